@@ -1,0 +1,1 @@
+"""Breaks a running job on purpose, by a plan that can be repeated."""

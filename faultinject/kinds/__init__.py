@@ -1,0 +1,1 @@
+"""One small file per kind of fault."""

@@ -1,0 +1,1 @@
+"""Checkpoints: the state of a run, durable and verified."""

@@ -1,0 +1,1 @@
+"""From a timeline to what people read."""

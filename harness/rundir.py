@@ -1,0 +1,96 @@
+"""Names every file of a run. Nobody else builds a path inside a run directory."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """The directory of one run; it is enough to recompute every figure about the run."""
+
+    path: Path
+
+    @classmethod
+    def at(cls, path: str | os.PathLike[str]) -> "RunDir":
+        """The run directory at `path`, made absolute; nothing is created."""
+        return cls(Path(path).expanduser().absolute())
+
+    def create(self) -> None:
+        """Make the directory and the folders that every run has. Existing ones stay as they are."""
+        for folder in (self.events, self.workers, self.slots, self.logs, self.cache):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def settings(self) -> Path:
+        """What was asked of the run, and of what environment: `run.toml`."""
+        return self.path / "run.toml"
+
+    @property
+    def tape(self) -> Path:
+        """The faults to come, written before the first rank starts."""
+        return self.path / "tape.jsonl"
+
+    @property
+    def events(self) -> Path:
+        """Folder of the event files."""
+        return self.path / "events"
+
+    def event_file(self, writer: str, roll: int = 0) -> Path:
+        """Event file number `roll` of `writer`: `rank-3.jsonl`, then `rank-3.1.jsonl`, …"""
+        return self.events / (f"{writer}.{roll}.jsonl" if roll else f"{writer}.jsonl")
+
+    @property
+    def workers(self) -> Path:
+        """Folder in which each rank registers itself."""
+        return self.path / "workers"
+
+    def worker(self, rank: int) -> Path:
+        """What rank `rank` says of itself: the only thing that an injector may trust."""
+        return self.workers / f"{rank}.json"
+
+    @property
+    def slots(self) -> Path:
+        """Folder of the ranks' slots."""
+        return self.path / "slots"
+
+    def slot(self, rank: int) -> Path:
+        """Shared memory in which rank `rank` shows its progress, readable after its death."""
+        return self.slots / str(rank)
+
+    @property
+    def checkpoints(self) -> Path:
+        """The default storage of checkpoints; any fsspec URL may stand in its place."""
+        return self.path / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        """Folder of what the ranks printed."""
+        return self.path / "logs"
+
+    def log(self, attempt: int, rank: int, stream: str) -> Path:
+        """What rank `rank` printed in attempt `attempt`; `stream` is `out` or `err`."""
+        return self.logs / f"attempt-{attempt}" / f"rank-{rank}.{stream}"
+
+    def error(self, attempt: int, rank: int) -> Path:
+        """The exception that ended rank `rank`, as torch's `record` writes it."""
+        return self.logs / f"attempt-{attempt}" / f"rank-{rank}.error.json"
+
+    def incident(self, attempt: int) -> Path:
+        """Folder of what was seen when attempt `attempt` failed: stacks, exit causes."""
+        return self.path / "incidents" / str(attempt)
+
+    @property
+    def cache(self) -> Path:
+        """Folder of what can be recomputed from the log at any time."""
+        return self.path / "cache"
+
+    @property
+    def exporter(self) -> Path:
+        """Where the run's metrics are served, in Prometheus' `file_sd` form."""
+        return self.path / "exporter.json"
+
+    @property
+    def launcher_log(self) -> Path:
+        """What torch's agent and the launcher's helpers logged."""
+        return self.logs / "launcher.log"

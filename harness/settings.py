@@ -1,0 +1,180 @@
+"""What can be set about a run, where each value came from, and how it is written down.
+
+Precedence: flag, environment (`HARNESS_…`), `run.toml` of an earlier launch, `join(…)`, default.
+"""
+
+import json
+import os
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+ENVIRONMENT_PREFIX = "HARNESS_"
+FIXED = ("checkpoints", "seed")
+"""What a run that goes on must leave as it was: other values would make it another run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that can be set about a run, with its defaults."""
+
+    checkpoints: str = ""
+    """fsspec URL of the storage; empty for the run's own `checkpoints/`."""
+    save_every_steps: int = 50
+    """Steps between saves; 0 saves at the end alone."""
+    keep: int = 3
+    """How many verified checkpoints retention leaves, at least 1."""
+    shard_bytes: int = 2_000_000_000
+    """Size at which a rank's shard is split into another file."""
+    seed: int = 0
+    """Base of every random stream: initialisation, dropout, order of the data."""
+    threads: int = 0
+    """Intra-op CPU threads of a rank; 0 takes cores divided by the ranks on the node."""
+    digest_every_steps: int = 0
+    """Steps between digests of the whole state; 0 digests the last step alone."""
+    resume: str = "auto"
+    """`auto`, `fresh` (start from nothing beside commits that exist) or a step."""
+    exact: bool = True
+    """Refuse to resume in an environment in which the bits may differ."""
+    static_batch: bool = True
+    """Refuse to resume at a world size that changes the global batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value and where it came from."""
+
+    value: str | int | float | bool
+    origin: str
+
+
+DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(Settings)}
+
+
+def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What `HARNESS_…` variables set, by setting; others of that prefix are not ours to judge."""
+    keys = {ENVIRONMENT_PREFIX + key.upper(): key for key in DEFAULTS}
+    return {key: environ[name] for name, key in keys.items() if environ.get(name)}
+
+
+def resolve(layers: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Setting]:
+    """The value and origin of every setting; the first layer that names one wins.
+
+    Raises `ValueError` with a line for every mistake in any layer.
+    """
+    resolved: dict[str, Setting] = {}
+    mistakes: list[str] = []
+    for origin, layer in layers:
+        for key, raw in layer.items():
+            if key not in DEFAULTS:
+                mistakes.append(f"{origin}: unknown setting {key!r}; known: {', '.join(DEFAULTS)}")
+                continue
+            try:
+                value = _converted(key, raw)
+            except ValueError as error:
+                mistakes.append(f"{origin}: {error}")
+                continue
+            resolved.setdefault(key, Setting(value, origin))
+    if mistakes:
+        raise ValueError("\n".join(mistakes))
+    return {key: resolved.get(key, Setting(default, "default")) for key, default in DEFAULTS.items()}
+
+
+def values(resolved: Mapping[str, Setting]) -> Settings:
+    """The settings alone, without their origins."""
+    return Settings(**{key: setting.value for key, setting in resolved.items()})  # type: ignore[arg-type]  # `resolve` converted each to its field's type
+
+
+def changed(before: Mapping[str, Setting], now: Mapping[str, Setting]) -> list[str]:
+    """A line for each fixed setting that a continued run tries to change."""
+    return [
+        f"{key} was {before[key].value!r} ({before[key].origin}) and cannot become"
+        f" {now[key].value!r} ({now[key].origin}): start another run directory for that"
+        for key in FIXED
+        if key in before and before[key].value != now[key].value
+    ]
+
+
+def _converted(key: str, raw: Any) -> str | int | float | bool:
+    """`raw` as the type of setting `key`, within its range."""
+    default = DEFAULTS[key]
+    if isinstance(default, bool):
+        known = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+        if isinstance(raw, bool):
+            return raw
+        if str(raw).lower() in known:
+            return known[str(raw).lower()]
+        raise ValueError(f"{key} = {raw!r} is neither true nor false")
+    if isinstance(default, int):
+        try:
+            number = int(raw)
+        except (TypeError, ValueError):
+            raise ValueError(f"{key} = {raw!r} is not a whole number") from None
+        least = 1 if key in ("keep", "shard_bytes") else 0
+        if number < least:
+            raise ValueError(f"{key} = {number} is below {least}")
+        return number
+    if key == "resume" and str(raw) not in ("auto", "fresh") and not str(raw).isdigit():
+        raise ValueError(f"resume = {raw!r} is neither 'auto', 'fresh' nor a step")
+    return str(raw)
+
+
+# ── run.toml ────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What `run.toml` holds."""
+
+    run_id: str
+    command: Sequence[str]
+    settings: Mapping[str, Setting]
+    environment: Mapping[str, str]
+    """The fingerprint of the environment that the run was started in."""
+    armed: bool = False
+    """Faults may be injected into this run."""
+
+
+def write(path: Path, record: Record) -> None:
+    """Replace `run.toml` by `record`, whole or not at all."""
+    lines = [
+        f"schema = {SCHEMA}",
+        f"run_id = {json.dumps(record.run_id)}",
+        f"command = {json.dumps(list(record.command))}",
+        f"armed = {json.dumps(record.armed)}",
+        "",
+        "[environment]",
+        *(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in record.environment.items()),
+    ]
+    for key, setting in record.settings.items():
+        lines += ["", f"[settings.{key}]"]
+        lines += [f"value = {json.dumps(setting.value)}", f"origin = {json.dumps(setting.origin)}"]
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text("\n".join(lines) + "\n")
+    temporary.replace(path)
+
+
+def read(path: Path) -> Record | None:
+    """What `run.toml` holds, or None where there is none. Raises `ValueError` if it cannot be read."""
+    try:
+        table = tomllib.loads(path.read_text())
+        if table["schema"] > SCHEMA:
+            raise ValueError(f"its schema {table['schema']} is newer than {SCHEMA}")
+        return Record(
+            run_id=table["run_id"],
+            command=tuple(table["command"]),
+            settings={
+                key: Setting(entry["value"], entry["origin"])
+                for key, entry in table.get("settings", {}).items()
+                if key in DEFAULTS
+            },
+            environment=table.get("environment", {}),
+            armed=table.get("armed", False),
+        )
+    except FileNotFoundError:
+        return None
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read as a run's settings: {error}") from error
