@@ -1,0 +1,1 @@
+"""One file per claim: it runs both sides in turn and prints the ratio."""

@@ -232,7 +232,7 @@ class TrainingFinished(Event):
 
 @dataclass(frozen=True, slots=True)
 class RankJoined(Event):
-    """This rank registered itself and is about to join the group."""
+    """A rank registered itself and is about to join the group."""
 
     pid: int
     start_ticks: int

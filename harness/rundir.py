@@ -37,7 +37,7 @@ class RunDir:
         return self.path / "events"
 
     def event_file(self, writer: str, roll: int = 0) -> Path:
-        """Event file number `roll` of `writer`: `rank-3.jsonl`, then `rank-3.1.jsonl`, …"""
+        """Event file number `roll` of `writer`: `rank-3.jsonl`, then `rank-3.1.jsonl` and so on."""
         return self.events / (f"{writer}.{roll}.jsonl" if roll else f"{writer}.jsonl")
 
     @property

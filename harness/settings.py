@@ -80,7 +80,9 @@ def resolve(layers: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Settin
             resolved.setdefault(key, Setting(value, origin))
     if mistakes:
         raise ValueError("\n".join(mistakes))
-    return {key: resolved.get(key, Setting(default, "default")) for key, default in DEFAULTS.items()}
+    return {
+        key: resolved.get(key, Setting(default, "default")) for key, default in DEFAULTS.items()
+    }
 
 
 def values(resolved: Mapping[str, Setting]) -> Settings:

@@ -133,6 +133,15 @@ def read(path: Path) -> Slot | None:
         (version,) = _VERSION.unpack_from(raw, 0)
         again = path.read_bytes()[: _VERSION.size]
         if version % 2 == 0 and again == raw[: _VERSION.size]:
-            attempt, pid, mark, *rest, loss = _BODY.unpack_from(raw, _VERSION.size)
-            return Slot(attempt, pid, Mark(mark), *rest, loss)
+            return _decoded(raw)
     return None
+
+
+def _decoded(raw: bytes) -> Slot | None:
+    """The slot in `raw`; None if another version of this library wrote it."""
+    attempt, pid, mark, step, progress, updated_ns, own_ns, wait_ns, loss = _BODY.unpack_from(
+        raw, _VERSION.size
+    )
+    if mark not in tuple(Mark):
+        return None
+    return Slot(attempt, pid, Mark(mark), step, progress, updated_ns, own_ns, wait_ns, loss)
