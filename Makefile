@@ -1,0 +1,41 @@
+# Every command sets up what it needs: `make demo` and `make test` work on a fresh clone.
+PYTHON ?= python3
+# Further arguments of `pip install`, such as an index with another build of torch.
+PIP_ARGS ?=
+BIN := .venv/bin
+READY := .venv/.ready
+
+# One thread a process unless a run says otherwise: ranks share the cores.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test check lint types arrows bench clean
+
+demo: $(READY)  ## the main job under kills, beside its twin without
+	$(BIN)/python -m examples.demo
+
+test: $(READY)  ## all tests
+	$(BIN)/python -m pytest -q
+
+check: lint types arrows test  ## what CI runs
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+arrows: $(READY)
+	$(BIN)/lint-imports
+
+bench: $(READY)  ## every claim about speed, each beside what it is compared with
+	$(BIN)/python -m benchmarks.fold
+	$(BIN)/python -m benchmarks.restart
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv runs build *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,52 @@
+"""How long this rank's own part of a step took, apart from waiting for the others.
+
+Own time runs from the step's start to the rank's last gradient. What follows, the rest of the
+reduction and the optimizer, is spent in step with everyone else.
+"""
+
+import time
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Of one step of one rank."""
+
+    own_ns: int
+    wait_ns: int
+
+
+class Pace:
+    """Times the steps of one rank by hooks that fire as gradients become ready."""
+
+    def __init__(self) -> None:
+        self._started_ns = 0
+        self._gradient_ns = 0
+        self._aside_ns = 0
+
+    def watch(self, model: nn.Module) -> None:
+        """Note each gradient of `model`. Nothing is added to the graph, so no bit changes."""
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(self._note)
+
+    def start(self) -> None:
+        """A step begins."""
+        self._started_ns = self._gradient_ns = time.monotonic_ns()
+        self._aside_ns = 0
+
+    def set_aside(self, elapsed_ns: int) -> None:
+        """Leave `elapsed_ns`, an evaluation inside the step, out of its time."""
+        self._aside_ns += elapsed_ns
+
+    def stop(self) -> StepTime:
+        """The step is over. A model without hooks counts all as its own time."""
+        end_ns = time.monotonic_ns()
+        own_until_ns = self._gradient_ns if self._gradient_ns > self._started_ns else end_ns
+        own_ns = own_until_ns - self._started_ns
+        return StepTime(own_ns, max(0, end_ns - self._started_ns - own_ns - self._aside_ns))
+
+    def _note(self, _: Tensor) -> None:
+        self._gradient_ns = time.monotonic_ns()
