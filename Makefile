@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: demo test check lint types arrows bench clean
 
 demo: $(READY)  ## the main job under kills, beside its twin without
-	$(BIN)/python -m examples.demo
+	$(BIN)/python examples/demo.py
 
 test: $(READY)  ## all tests
 	$(BIN)/python -m pytest -q

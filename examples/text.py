@@ -39,16 +39,17 @@ def load(data: str | None, context: int) -> tuple[Windows, Windows]:
     several MB of real text that every machine has. Raises `ValueError` where there is too little.
     """
     files = _standard_library() if data is None else _files(data)
-    parts: tuple[list[bytes], list[bytes]] = ([], [])
-    for name, content in files:
-        parts[zlib.crc32(name.encode()) % HELD_OUT == 0].append(content)
-    if not parts[1]:  # one file, or few: hold out the end of what there is
-        whole = b"".join(parts[0])
+    learnt = [content for name, content in files if zlib.crc32(name.encode()) % HELD_OUT]
+    kept = [content for name, content in files if zlib.crc32(name.encode()) % HELD_OUT == 0]
+    if not learnt or not kept:  # one file, or few: hold out the end of what there is
+        whole = b"".join(learnt + kept)
         cut = len(whole) * (HELD_OUT - 1) // HELD_OUT
-        parts = ([whole[:cut]], [whole[cut:]])
-    train, held_out = (np.frombuffer(b"".join(part), dtype=np.uint8) for part in parts)
+        learnt, kept = [whole[:cut]], [whole[cut:]]
+    train, held_out = (np.frombuffer(b"".join(part), dtype=np.uint8) for part in (learnt, kept))
     if min(len(train), len(held_out)) <= context:
-        raise ValueError(f"{data or 'the standard library'} has too little text for {context} bytes of context")
+        raise ValueError(
+            f"{data or 'the standard library'} has too little text for {context} bytes of context"
+        )
     return Windows(train, context), Windows(held_out, context)
 
 

@@ -1,7 +1,7 @@
 """Train a byte-level GPT on text. The lines that name `job` are all that the harness asks for.
 
-    harness run --nproc-per-node 2 examples/train_gpt.py --preset demo
-    torchrun    --nproc-per-node 2 examples/train_gpt.py --preset demo
+harness run --nproc-per-node 2 examples/train_gpt.py --preset demo
+torchrun    --nproc-per-node 2 examples/train_gpt.py --preset demo
 """
 
 import argparse
@@ -20,12 +20,25 @@ import harness
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", choices=PRESETS, default="demo", help="size of everything (default: %(default)s)")
-    parser.add_argument("--data", help="file, folder or fsspec URL of text (default: Python's standard library)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--preset",
+        choices=PRESETS,
+        default="demo",
+        help="size of everything (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--data", help="file, folder or fsspec URL of text (default: Python's standard library)"
+    )
     parser.add_argument("--steps", type=int, help="optimizer steps (default: the preset's)")
-    parser.add_argument("--workers", type=int, default=0, help="loader processes a rank (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of everything random (default: %(default)s)")
+    parser.add_argument(
+        "--workers", type=int, default=0, help="loader processes a rank (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of everything random (default: %(default)s)"
+    )
     return parser.parse_args()
 
 
@@ -38,14 +51,16 @@ def learning_rate(preset: Preset, steps: int, step: int) -> float:
 
 
 @torch.no_grad()
-def validation_loss(model: torch.nn.Module, held_out: Dataset[tuple[Tensor, Tensor]], job: harness.Job) -> float:
+def validation_loss(
+    model: torch.nn.Module, held_out: Dataset[tuple[Tensor, Tensor]], job: harness.Job
+) -> float:
     """Mean loss in nats a byte over 64 held-out windows, divided among the ranks."""
     model.eval()
     total = torch.zeros(2, device=job.device)
     for index in range(job.rank, 64, job.world_size):
         inputs, targets = held_out[index]
-        total[0] += model(inputs[None].to(job.device), targets[None].to(job.device))
-        total[1] += 1
+        loss = model(inputs[None].to(job.device), targets[None].to(job.device))
+        total += torch.stack((loss, torch.ones_like(loss)))
     dist.all_reduce(total)
     model.train()
     return float(total[0] / total[1])

@@ -1,0 +1,41 @@
+"""What every test is held to: it leaves no process, no shared memory and no listening port."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def _left_behind() -> set[str]:
+    """What this test process owns that must be gone in the end, in words."""
+    mine = {child.pid for child in psutil.Process().children(recursive=True)}
+    marked = {process.pid for process in psutil.process_iter() if _started_by_us(process)}
+    names = {f"process {pid}" for pid in mine | marked}
+    names |= {f"shared memory {path.name}" for path in Path("/dev/shm").iterdir()}
+    return names
+
+
+def _started_by_us(process: psutil.Process) -> bool:
+    """True for a process with this test run's mark, wherever it was re-parented to."""
+    try:
+        return process.environ().get("HARNESS_TEST_RUN") == MARK and process.pid != os.getpid()
+    except (psutil.Error, OSError):
+        return False
+
+
+MARK = str(os.getpid())
+os.environ["HARNESS_TEST_RUN"] = MARK
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """Fails the test run if it leaves a process or shared memory that was not there before."""
+    before = _left_behind()
+    yield
+    patience = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=10)
+    left = _left_behind() - before
+    assert not left, f"left behind after the tests: {sorted(left)} ({len(patience[1])} still alive)"

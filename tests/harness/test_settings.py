@@ -1,0 +1,81 @@
+from dataclasses import replace
+
+import pytest
+
+from harness import settings
+from harness.settings import DEFAULTS, Record, Setting, Settings
+
+
+def test_the_first_layer_that_names_a_setting_wins():
+    resolved = settings.resolve(
+        [
+            ("flag", {"keep": 5}),
+            ("environment", {"keep": "4", "seed": "7"}),
+            ("run.toml", {"seed": 8, "resume": "fresh"}),
+            ("join", {"resume": "auto", "threads": 2}),
+        ]
+    )
+    assert resolved["keep"] == Setting(5, "flag")
+    assert resolved["seed"] == Setting(7, "environment")
+    assert resolved["resume"] == Setting("fresh", "run.toml")
+    assert resolved["threads"] == Setting(2, "join")
+    assert resolved["save_every_steps"] == Setting(50, "default")
+
+
+def test_all_mistakes_of_all_layers_make_one_message():
+    with pytest.raises(ValueError, match="unknown setting") as caught:
+        settings.resolve(
+            [
+                ("flag", {"kep": 5, "keep": 0}),
+                ("environment", {"seed": "one", "exact": "perhaps", "resume": "yesterday"}),
+            ]
+        )
+    assert str(caught.value).splitlines() == [
+        f"flag: unknown setting 'kep'; known: {', '.join(DEFAULTS)}",
+        "flag: keep = 0 is below 1",
+        "environment: seed = 'one' is not a whole number",
+        "environment: exact = 'perhaps' is neither true nor false",
+        "environment: resume = 'yesterday' is neither 'auto', 'fresh' nor a step",
+    ]
+
+
+def test_an_environment_names_settings_in_capitals_and_empty_ones_are_not_set():
+    environ = {"HARNESS_KEEP": "4", "HARNESS_SEED": "", "HARNESS_RUN_DIR": "x", "PATH": "y"}
+    assert settings.from_environment(environ) == {"keep": "4"}
+
+
+def test_a_run_cannot_go_on_with_another_seed():
+    before = settings.resolve([("flag", {"seed": 1})])
+    assert settings.changed(before, settings.resolve([("flag", {"seed": 1, "keep": 9})])) == []
+    assert settings.changed(before, settings.resolve([("environment", {"seed": "2"})])) == [
+        "seed was 1 (flag) and cannot become 2 (environment): start another run directory for that"
+    ]
+
+
+def test_run_toml_reads_as_it_was_written(tmp_path):
+    record = Record(
+        run_id="a1",
+        command=("train.py", '--name="x"', "naïve\n"),
+        settings=settings.resolve([("flag", {"exact": False, "checkpoints": "file:///a b"})]),
+        environment={"torch": "2.13.0+cpu", "odd key": "1"},
+        armed=True,
+    )
+    path = tmp_path / "run.toml"
+    settings.write(path, record)
+    assert settings.read(path) == record
+    assert list(tmp_path.iterdir()) == [path]
+    assert settings.values(record.settings) == replace(
+        Settings(), exact=False, checkpoints="file:///a b"
+    )
+
+
+def test_no_run_toml_is_no_record(tmp_path):
+    assert settings.read(tmp_path / "run.toml") is None
+
+
+@pytest.mark.parametrize("text", ["", "schema = 1", "schema = 99\nrun_id='a'\ncommand=[]", "= ="])
+def test_a_damaged_run_toml_is_a_clear_error(tmp_path, text):
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="cannot be read as a run's settings"):
+        settings.read(path)

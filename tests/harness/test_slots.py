@@ -1,0 +1,56 @@
+import math
+import os
+import signal
+import struct
+
+import pytest
+
+from harness import slots
+from harness.slots import Mark, SlotWriter
+
+
+def test_a_slot_is_readable_after_its_writer_was_killed(tmp_path):
+    path = tmp_path / "3"
+    child = os.fork()
+    if child == 0:
+        SlotWriter(path, attempt=2).update(
+            mark=Mark.STEPPING, step=7, own_ns=5, wait_ns=6, loss=2.5
+        )
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    slot = slots.read(path)
+    assert slot is not None
+    assert (slot.attempt, slot.pid, slot.mark, slot.step) == (2, child, Mark.STEPPING, 7)
+    assert (slot.own_ns, slot.wait_ns, slot.loss) == (5, 6, 2.5)
+
+
+def test_every_update_is_progress_and_keeps_what_it_does_not_name(tmp_path):
+    with SlotWriter(tmp_path / "0", attempt=0) as writer:
+        first = slots.read(tmp_path / "0")
+        writer.update(step=1, loss=3.0)
+        writer.update(mark=Mark.SAVING)
+        last = slots.read(tmp_path / "0")
+    assert first is not None
+    assert last is not None
+    assert math.isnan(first.loss)
+    assert (last.step, last.loss, last.mark) == (1, 3.0, Mark.SAVING)
+    assert last.progress == first.progress + 2
+    assert last.updated_ns >= first.updated_ns
+
+
+def test_no_slot_is_none(tmp_path):
+    assert slots.read(tmp_path / "0") is None
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\0" * (slots.SIZE - 1),
+        struct.pack("=q8qd", 1, *range(8), 0.0),  # odd: its writer died in the middle
+        struct.pack("=q8qd", 2, 0, 0, 99, 0, 0, 0, 0, 0, 0.0),  # a mark of another version
+    ],
+)
+def test_a_slot_that_makes_no_sense_is_none(tmp_path, raw):
+    (tmp_path / "0").write_bytes(raw)
+    assert slots.read(tmp_path / "0") is None
