@@ -1,0 +1,185 @@
+"""How tensors are divided over ranks and files, and the safetensors files that hold them.
+
+Every rank computes the same division from the same names, dtypes and shapes. Tensors are cut between
+rows of dimension 0 and nowhere else, so any shard opens with the plain safetensors library.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harness.checkpoint.tree import DTYPE_NAMES, DTYPES
+
+_LENGTH_BYTES = 8  # little-endian length of the header, then the header, then the data
+_ENTRY_BYTES = 120  # a header's entry without the tensor's name, rounded up
+_METADATA_BYTES = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a tensor is, without its values."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def rows(self) -> int:
+        """Size of dimension 0; a scalar is one row."""
+        return self.shape[0] if self.shape else 1
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return math.prod(self.shape[1:]) * DTYPES[self.dtype].itemsize
+
+    def of_rows(self, rows: int) -> "Spec":
+        """The same tensor with other rows; a scalar stays one."""
+        return Spec(self.dtype, (rows, *self.shape[1:])) if self.shape else self
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole."""
+        return self.rows * self.row_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows `start` to `start + rows` of tensor `name`."""
+
+    name: str
+    spec: Spec
+    """Of the whole tensor."""
+    start: int
+    rows: int
+
+    @property
+    def part(self) -> Spec:
+        """Of the piece itself."""
+        return self.spec.of_rows(self.rows)
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The piece as a view of its tensor."""
+        return tensor.narrow(0, self.start, self.rows) if self.spec.shape else tensor
+
+
+def specs(tensors: Mapping[str, Tensor]) -> dict[str, Spec]:
+    """What each tensor is."""
+    return {
+        name: Spec(DTYPE_NAMES[tensor.dtype], tuple(tensor.shape))
+        for name, tensor in tensors.items()
+    }
+
+
+def whole(layout: Mapping[str, Spec]) -> list[Piece]:
+    """Every tensor in one piece."""
+    return [Piece(name, spec, 0, spec.rows) for name, spec in layout.items()]
+
+
+def share(layout: Mapping[str, Spec], rank: int, world_size: int) -> list[Piece]:
+    """Rank `rank`'s part of tensors that all ranks hold: 1/N of the bytes, to within a row.
+
+    All tensors stand in one line, which is cut into equal lengths; each cut moves to the nearest
+    border between two rows.
+    """
+    total = sum(spec.size_bytes for spec in layout.values())
+    first, last = rank * total // world_size, (rank + 1) * total // world_size
+    pieces: list[Piece] = []
+    position = 0
+    for number, (name, spec) in enumerate(layout.items()):
+        if spec.size_bytes == 0:
+            if number % world_size == rank:
+                pieces.append(Piece(name, spec, 0, spec.rows))
+            continue
+        start = _row_at(first - position, spec)
+        stop = _row_at(last - position, spec)
+        if stop > start:
+            pieces.append(Piece(name, spec, start, stop - start))
+        position += spec.size_bytes
+    return pieces
+
+
+def _row_at(offset_bytes: int, spec: Spec) -> int:
+    """The border between rows that is nearest to `offset_bytes` from the tensor's begin."""
+    nearest = (offset_bytes + spec.row_bytes // 2) // spec.row_bytes
+    return min(max(nearest, 0), spec.rows)
+
+
+def files(pieces: Iterable[Piece], shard_bytes: int) -> list[list[Piece]]:
+    """`pieces` in files of at most `shard_bytes`, at least one file.
+
+    A piece is cut only if it exceeds a file of its own; a single row that does is left whole.
+    """
+    filled: list[list[Piece]] = [[]]
+    room = shard_bytes - _METADATA_BYTES
+    for piece in pieces:
+        overhead = len(piece.name) + _ENTRY_BYTES
+        most = max(shard_bytes - _METADATA_BYTES - overhead, 1)
+        for part in _cut(piece, most):
+            size = part.part.size_bytes + overhead
+            if size > room and filled[-1]:
+                filled.append([])
+                room = shard_bytes - _METADATA_BYTES
+            filled[-1].append(part)
+            room -= size
+    # Larger items first: every tensor then starts at a multiple of its item's size.
+    return [sorted(part, key=_alignment) for part in filled]
+
+
+def _alignment(piece: Piece) -> tuple[int, str]:
+    return (-DTYPES[piece.spec.dtype].itemsize, piece.name)
+
+
+def _cut(piece: Piece, most_bytes: int) -> list[Piece]:
+    """`piece` in parts of at most `most_bytes`, or of one row."""
+    if piece.part.size_bytes <= most_bytes:
+        return [piece]
+    step = max(most_bytes // piece.spec.row_bytes, 1)
+    stop = piece.start + piece.rows
+    return [
+        Piece(piece.name, piece.spec, start, min(step, stop - start))
+        for start in range(piece.start, stop, step)
+    ]
+
+
+def file_name(rank: int, world_size: int, part: int) -> str:
+    """`shard-00000-of-00002.safetensors`, and `…-part-1.safetensors` for what it had no room for."""
+    more = f"-part-{part}" if part else ""
+    return f"shard-{rank:05d}-of-{world_size:05d}{more}.safetensors"
+
+
+def header(pieces: Sequence[Piece], metadata: Mapping[str, str]) -> bytes:
+    """What a safetensors file begins with; the pieces' bytes follow in order, without a gap."""
+    entries: dict[str, object] = {"__metadata__": {"format": "pt", **metadata}}
+    position = 0
+    for piece in pieces:
+        end = position + piece.part.size_bytes
+        entries[piece.name] = {
+            "dtype": piece.spec.dtype,
+            "shape": piece.part.shape,
+            "data_offsets": (position, end),
+        }
+        position = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+
+
+def read(data: NDArray[np.uint8]) -> dict[str, Tensor]:
+    """The tensors of a safetensors file that lies in `data`, as views of it. `ValueError` if none."""
+    length = int.from_bytes(data[:_LENGTH_BYTES].tobytes(), "little")
+    begin = _LENGTH_BYTES + length
+    entries = json.loads(data[_LENGTH_BYTES:begin].tobytes())
+    entries.pop("__metadata__", None)
+    values = torch.from_numpy(data)
+    tensors: dict[str, Tensor] = {}
+    for name, entry in entries.items():
+        start, end = entry["data_offsets"]
+        part = values[begin + start : begin + end]
+        tensors[name] = part.view(DTYPES[entry["dtype"]]).view(entry["shape"])
+    return tensors

@@ -1,0 +1,242 @@
+"""Where the checkpoints of one run are kept; the only module that touches their storage.
+
+Everything goes through fsspec, except the two promises that it cannot make: that a file appears whole
+or not at all and only if it was not there, and that it is still there after a power cut.
+"""
+
+import json
+import os
+import re
+import socket
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import xxhash
+from fsspec.core import split_protocol, url_to_fs
+from numpy.typing import NDArray
+
+from harness.checkpoint.lineage import Chain, Departure, chain
+from harness.checkpoint.manifest import COMMIT, FileRecord, Place
+
+SCHEMA = 1
+_CHUNK_BYTES = 8 << 20
+_CLAIM = re.compile(r"(\d{5,})\.claim")
+_DEPARTURE = re.compile(r"(\d{5,})\.json")
+_RUN, _ATTEMPTS = "run.json", "attempts"
+
+
+class StoreError(ValueError):
+    """The storage is not one that this run can use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The storage of one run's checkpoints. Safe to use from several processes and threads."""
+
+    files: fsspec.AbstractFileSystem
+    root: str
+    run_id: str
+    shard_bytes: int
+
+    @classmethod
+    def open(cls, url: str, run_id: str, shard_bytes: int = 2_000_000_000) -> "Store":
+        """The storage at `url`, made if it is not there.
+
+        Raises `StoreError` for a kind of storage that cannot hold checkpoints, and for one that
+        holds another run's.
+        """
+        protocol, _ = split_protocol(url)
+        if protocol not in (None, "file", "local"):
+            why = (
+                "lives in one process alone, so no other rank and no later attempt would see it"
+                if protocol == "memory"
+                else "is not supported yet"
+            )
+            raise StoreError(f"checkpoints at {url!r}: {protocol}:// {why}; use file:///some/path")
+        files, root = url_to_fs(url, use_listings_cache=False)
+        store = cls(files, root, run_id, shard_bytes)
+        store.adopt()
+        return store
+
+    def adopt(self) -> None:
+        """Mark the storage as this run's. Raises `StoreError` if it is another's."""
+        self.files.makedirs(self.path(_ATTEMPTS), exist_ok=True)
+        self.create(_RUN, _json({"schema": SCHEMA, "run_id": self.run_id}))
+        owner = json.loads(self.read(_RUN))["run_id"]
+        if owner != self.run_id:
+            raise StoreError(
+                f"{self.root} holds the checkpoints of run {owner!r}, and this is run"
+                f" {self.run_id!r}: give each run a place of its own"
+            )
+
+    # ── attempts and their lineage ──────────────────────────────────────────────────────────
+
+    def claim_attempt(self) -> int:
+        """The next attempt's number, which no one else has or ever gets; the first is 1."""
+        number = max(self._numbers(_CLAIM), default=0) + 1
+        while not self.create(f"{_ATTEMPTS}/{number:05d}.claim", self._claim(number)):
+            number += 1
+        return number
+
+    def _claim(self, attempt: int) -> bytes:
+        who = {"host": socket.gethostname(), "pid": os.getpid()}
+        return _json({"schema": SCHEMA, "run_id": self.run_id, "attempt": attempt, **who})
+
+    def record_lineage(self, attempt: int, parent: int | None, step: int) -> None:
+        """Write down, once, what `attempt` resumed from. Raises `StoreError` the second time."""
+        fields = {"attempt": attempt, "parent": parent, "step": step}
+        path = f"{_ATTEMPTS}/{attempt:05d}.json"
+        if not self.create(path, _json({"schema": SCHEMA, "run_id": self.run_id, **fields})):
+            raise StoreError(
+                f"attempt {attempt} has chosen its state already ({path} exists):"
+                " every start claims an attempt number of its own"
+            )
+
+    def departures(self) -> dict[int, Departure]:
+        """Where each attempt that has chosen began."""
+        found: dict[int, Departure] = {}
+        for attempt in self._numbers(_DEPARTURE):
+            fields = json.loads(self.read(f"{_ATTEMPTS}/{attempt:05d}.json"))
+            found[attempt] = Departure(fields["parent"], fields["step"])
+        return found
+
+    def chain(self) -> Chain:
+        """The attempts that count now."""
+        return chain(self.departures())
+
+    def _numbers(self, form: re.Pattern[str]) -> list[int]:
+        matches = (form.fullmatch(name) for name in self._names(_ATTEMPTS))
+        return sorted(int(match.group(1)) for match in matches if match is not None)
+
+    # ── checkpoints ─────────────────────────────────────────────────────────────────────────
+
+    def places(self) -> list[Place]:
+        """Every directory of a save, committed or not, oldest step first."""
+        places = (Place.parse(name) for name in self._names(""))
+        return sorted(place for place in places if place is not None)
+
+    def is_committed(self, place: Place) -> bool:
+        """True once the commit is there; what it says is another question."""
+        return bool(self.files.exists(self.path(place.name, COMMIT)))
+
+    def begin(self, place: Place) -> None:
+        """Make the directory of a new save. Raises `FileExistsError` if it was ever used."""
+        self.files.mkdir(self.path(place.name), create_parents=False)
+
+    def remove(self, place: Place) -> None:
+        """Delete a save: the commit first, so that no one trusts what is half gone."""
+        with suppress(FileNotFoundError):
+            self.files.rm_file(self.path(place.name, COMMIT))
+            self.sync(place.name)
+        with suppress(FileNotFoundError):
+            self.files.rm(self.path(place.name), recursive=True)
+
+    # ── files ───────────────────────────────────────────────────────────────────────────────
+
+    def path(self, *names: str) -> str:
+        """A path as the file system takes it."""
+        return "/".join((self.root, *filter(None, names)))
+
+    def write(self, name: str, chunks: Iterable[bytes | memoryview]) -> FileRecord:
+        """Write a file and make its content durable (not yet its name: `sync`)."""
+        checksum = xxhash.xxh3_128()
+        size = 0
+        with self.files.open(self.path(name), "wb") as file:
+            for chunk in _portions(chunks):
+                file.write(chunk)
+                checksum.update(chunk)
+                size += len(chunk)
+            file.flush()
+            _fsync(file)
+        return FileRecord(size, checksum.hexdigest())
+
+    def read(self, name: str) -> bytes:
+        """A small file, whole."""
+        return bytes(self.files.cat_file(self.path(name)))
+
+    def load(self, name: str, size: int) -> NDArray[np.uint8]:
+        """A file that should have `size` bytes; one more if it has more, fewer if it has fewer."""
+        buffer = np.empty(size + 1, dtype=np.uint8)
+        view = memoryview(buffer)
+        filled = 0
+        with self.files.open(self.path(name), "rb") as file:
+            while filled <= size and (count := file.readinto(view[filled:])):
+                filled += count
+        return buffer[:filled]
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file, or None where it is missing."""
+        try:
+            return int(self.files.size(self.path(name)))
+        except FileNotFoundError:
+            return None
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file whole, durably, and only if it is not there; False if it is."""
+        return _create_file(Path(self.path(name)), data)
+
+    def sync(self, name: str = "") -> None:
+        """Make the names in directory `name` durable; of the root where none is given."""
+        _sync_directory(Path(self.path(name)))
+
+    def _names(self, directory: str) -> list[str]:
+        listed: list[Any] = self.files.ls(self.path(directory), detail=False)
+        return [str(path).rsplit("/", 1)[-1] for path in listed]
+
+
+def _json(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields).encode() + b"\n"
+
+
+def _portions(chunks: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
+    """`chunks` in portions small enough to be hashed while they are still in the cache."""
+    for chunk in chunks:
+        view = memoryview(chunk)
+        for start in range(0, len(view), _CHUNK_BYTES):
+            yield view[start : start + _CHUNK_BYTES]
+
+
+def _fsync(file: Any) -> None:
+    """Through the disk's cache, where there is a disk behind `file`."""
+    try:
+        descriptor = file.fileno()
+    except (AttributeError, OSError):  # an object store's stream has none
+        return
+    os.fsync(descriptor)
+
+
+# ── what only file:// needs: another storage brings its own two ─────────────────────────────────
+
+
+def _create_file(path: Path, data: bytes) -> bool:
+    """Create-if-absent by a hard link: whole or not at all, and it never replaces anything."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            # A server that answers a repeated request may refuse what it has just done.
+            if temporary.stat().st_nlink != 2:
+                return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_directory(path.parent)
+    return True
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
