@@ -1,0 +1,122 @@
+"""Fixes the order in which DDP reduces gradients before the first batch, at every start alike.
+
+DDP lays its buckets out anew after the first backward, in the order in which gradients came. A
+resumed process would begin with the initial layout again, sum in another order, and end in other
+bits, at three ranks or more. This file is the seam to what torch keeps private of that.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch.nn.functional import embedding
+from torch.nn.parallel import DistributedDataParallel
+
+
+def settle_buckets(ddp: DistributedDataParallel) -> None:
+    """Have `ddp` lay out its buckets as it will keep them.
+
+    Runs one backward over the sum of all trainable parameters: no batch, no loss, no buffer, no
+    random draw, no hook of the user's, and no gradient left behind. Call it right after the
+    constructor, on all ranks. Raises `ValueError` for what cannot be settled.
+    """
+    _refuse(ddp)
+    parameters = [parameter for parameter in ddp.module.parameters() if parameter.requires_grad]
+    gradients = [parameter.grad for parameter in parameters]
+    with _stand_in(ddp), _hooks_silenced(parameters), torch.enable_grad():
+        for parameter in parameters:
+            parameter.grad = None
+        try:
+            ddp.forward().backward()  # type: ignore[no-untyped-call]  # torch leaves DDP untyped
+            ddp.forward()  # type: ignore[no-untyped-call]
+        finally:
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+
+
+def _refuse(ddp: DistributedDataParallel) -> None:
+    if ddp.static_graph:
+        raise ValueError(
+            "static_graph=True records the first backward as the graph of all: its buckets cannot be"
+            " settled beforehand, and a resume would not be exact. Leave static_graph=False"
+        )
+    if any(hasattr(parameter, "_in_backward_optimizers") for parameter in ddp.module.parameters()):
+        raise ValueError(
+            "an optimizer that steps inside backward (apply_optimizer_in_backward) cannot be"
+            " resumed exactly: step it after backward"
+        )
+
+
+class _Sum(torch.nn.Module):
+    """Stands in for the model: its output depends on every trainable parameter and on nothing else."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self._terms = list(_terms(model))  # a plain list: the model is no child of this module
+
+    def forward(self) -> torch.Tensor:
+        """The sum, in float32 on the first parameter's device."""
+        total = torch.zeros((), device=self._terms[0][0].device)
+        for parameter, sparse in self._terms:
+            total = total + _term(parameter, sparse).to(total)
+        return total
+
+
+def _terms(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Parameter, bool]]:
+    """Each trainable parameter once, and whether its gradient is sparse, as DDP judges it."""
+    seen: set[torch.nn.Parameter] = set()
+    for module in model.modules():
+        sparse = isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse
+        for parameter in module.parameters(recurse=False):
+            if parameter.requires_grad and parameter not in seen:
+                seen.add(parameter)
+                yield parameter, sparse
+
+
+def _term(parameter: torch.nn.Parameter, sparse: bool) -> torch.Tensor:
+    if sparse:
+        first = torch.zeros(1, dtype=torch.int64, device=parameter.device)
+        return embedding(first, parameter, sparse=True).sum()
+    if parameter.is_complex():
+        return torch.view_as_real(parameter).sum()
+    return parameter.sum()
+
+
+@contextmanager
+def _stand_in(ddp: DistributedDataParallel) -> Iterator[None]:
+    """For a moment `ddp` runs `_Sum` in place of its model, and broadcasts no buffer.
+
+    The model itself is not touched, so its hooks do not run, whether it is compiled, scripted or
+    patched. `_lazy_init_ran` falls back, for DDP looks at the model once, at its first forward.
+    """
+    model, syncs, initialised = ddp.module, ddp.require_forward_param_sync, ddp._lazy_init_ran
+    ddp.module = _Sum(model)
+    ddp.require_forward_param_sync = False
+    try:
+        yield
+    finally:
+        ddp.module = model
+        ddp.require_forward_param_sync = syncs
+        ddp._lazy_init_ran = initialised
+
+
+@contextmanager
+def _hooks_silenced(parameters: list[torch.nn.Parameter]) -> Iterator[None]:
+    """No hook on a parameter's gradient runs: one may step an optimizer, count or draw.
+
+    The dictionaries are emptied in place, for handles to remove a hook point at them.
+    """
+    with ExitStack() as stack:
+        for parameter in parameters:
+            for hooks in (parameter._backward_hooks, parameter._post_accumulate_grad_hooks):
+                if hooks:
+                    stack.callback(hooks.update, dict(hooks))
+                    hooks.clear()
+        yield
+
+
+def layout(ddp: DistributedDataParallel) -> dict[str, Any]:
+    """What torch says of the buckets: whether they were laid out anew, and their sizes."""
+    told = ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+    return {"settled": bool(told.get("has_rebuilt_buckets", 0)), **told}

@@ -1,0 +1,153 @@
+"""Keeps every object whose state decides the future: takes it out, compares it, puts it back.
+
+Nothing is modified before everything is known to fit: a state that does not is refused with a line
+for every difference. How each kind of object gives and takes its state is told in `parts`.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from harness.checkpoint.tree import flatten
+from harness.digest import digest
+from harness.parts import (
+    ModulePart,
+    Names,
+    OptimizerPart,
+    OtherPart,
+    Part,
+    Saved,
+    Stateful,
+    StreamPart,
+    Tree,
+    only_on_one_side,
+)
+
+RESERVED = ("rng", "samples", "loss")
+"""Components that every job has."""
+
+_SHARDED = ("FullyShardedDataParallel", "FSDPModule", "ZeroRedundancyOptimizer")
+
+
+class Protected:
+    """The objects under protection, by name."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, Part] = {}
+
+    def add(self, **objects: Any) -> None:
+        """Protect `objects`; one that is added again under its name replaces the former.
+
+        Raises `ValueError` with a line for each that cannot be protected, or for each leaf of its
+        state that no checkpoint can hold, and protects none of them then.
+        """
+        wrong = [line for name, thing in objects.items() for line in _refusals(name, thing)]
+        if wrong:
+            raise ValueError("\n".join(wrong))
+        before = self._parts
+        self._parts = before | {name: self._part(thing) for name, thing in objects.items()}
+        try:
+            flatten({"shared": self._shared(), "own": self.own()})
+        except ValueError:
+            self._parts = before
+            raise
+
+    def _part(self, thing: Any) -> Part:
+        if isinstance(thing, DistributedDataParallel):
+            return ModulePart(thing.module)
+        if isinstance(thing, nn.Module):
+            return ModulePart(thing)
+        if isinstance(thing, Optimizer):
+            return OptimizerPart(thing, self._names)
+        if isinstance(thing, torch.Generator):
+            return StreamPart(thing)
+        return OtherPart(thing)
+
+    def check(self) -> None:
+        """Raise `ValueError` with a line for each parameter that is stepped and not protected."""
+        strays = [
+            f"{name} steps {stray}, which is in no protected module: protect its module too"
+            for name, part in self._parts.items()
+            if isinstance(part, OptimizerPart)
+            for stray in part.strays()
+        ]
+        if strays:
+            raise ValueError("\n".join(strays))
+
+    def shared(self) -> dict[str, Tree]:
+        """What is equal on all ranks, by component: live tensors, no copies."""
+        self.check()
+        return self._shared()
+
+    def _shared(self) -> dict[str, Tree]:
+        replicated = (ModulePart, OptimizerPart)
+        return {
+            name: part.shared() for name, part in self._parts.items() if isinstance(part, replicated)
+        }
+
+    def own(self) -> dict[str, Tree]:
+        """What belongs to this rank alone, likewise."""
+        trees = {name: part.own() for name, part in self._parts.items()}
+        return {name: tree for name, tree in trees.items() if tree}
+
+    def digests(self) -> dict[str, str]:
+        """The digest of each component, causes before effects: a model's buffers have their own."""
+        shared, own = self.shared(), self.own()
+        found: dict[str, str] = {}
+        for name in sorted(self._parts, key=lambda name: _ORDER.index(type(self._parts[name]))):
+            if name in shared:
+                found[name] = digest(shared[name])
+            if name in own:
+                found[f"{name}.buffers" if name in shared else name] = digest(own[name])
+        return found
+
+    def differences(self, shared: dict[str, Tree], own: dict[str, Tree]) -> list[str]:
+        """A line for every way in which a saved state does not fit; touches nothing."""
+        self.check()
+        saved = {**own, **shared}
+        lines = only_on_one_side("component ", self._parts, saved)
+        for name, part in self._parts.items():
+            if name in saved:
+                found = part.differences(Saved(shared.get(name, {}), own.get(name, {})))
+                lines += [f"{name}{line}" for line in found]
+        return lines
+
+    def restore(self, shared: dict[str, Tree], own: dict[str, Tree]) -> None:
+        """Put a saved state in place; the trees stay the caller's.
+
+        Raises `ValueError` that lists every difference, before anything is modified.
+        """
+        lines = self.differences(shared, own)
+        if lines:
+            raise ValueError("\n  ".join(["the saved state does not fit:", *lines]))
+        for name, part in self._parts.items():
+            part.restore(Saved(shared.get(name, {}), own.get(name, {})))
+
+    def _names(self) -> Names:
+        """Every parameter of the protected modules and its first name."""
+        names: Names = {}
+        for name, part in self._parts.items():
+            if isinstance(part, ModulePart):
+                for path, parameter in part.module.named_parameters():
+                    names.setdefault(parameter, f"{name}.{path}")
+        return names
+
+
+_ORDER: tuple[type[Part], ...] = (OtherPart, StreamPart, OptimizerPart, ModulePart)
+
+
+def _refusals(name: str, thing: Any) -> list[str]:
+    """Why `thing` cannot be protected under `name`: no line if it can."""
+    kind = type(thing).__qualname__
+    lines = []
+    if name in RESERVED:
+        lines.append(f"{name} is a name of the harness' own: choose another")
+    sharded = [ancestor.__name__ for ancestor in type(thing).__mro__]
+    if any(ancestor in _SHARDED for ancestor in sharded):
+        lines.append(f"{name} is a {kind}, whose state is sharded; that is not supported: use DDP")
+    elif not isinstance(thing, Stateful | torch.Generator):
+        lines.append(f"{name} is a {kind}, which has no state_dict and load_state_dict: add them")
+    return lines
