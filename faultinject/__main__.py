@@ -1,0 +1,8 @@
+"""`python -m faultinject show|compile|inject`: the same as `harness faults`."""
+
+import sys
+
+from faultinject.command import command
+
+if __name__ == "__main__":
+    sys.exit(command(sys.argv[1:], "python -m faultinject"))
