@@ -43,17 +43,17 @@ def due(step: int, every_steps: int) -> bool:
     return every_steps > 0 and step % every_steps == 0
 
 
-def decide(step: int, progress: Progress, *, force: bool, deadline_s: float) -> Decision:
+def decide(step: int, progress: Progress, *, force: bool, stuck_s: float) -> Decision:
     """What to do about the save that is due after `step` finished steps.
 
     A `force` save is the last one of an attempt: it must not end before it knows, so `WAIT` means
-    to ask again at this same boundary.
+    to ask again at this same boundary. A save in flight for `stuck_s` seconds is not waited for.
     """
     if progress.writing_step is not None:
-        if force and progress.writing_s >= deadline_s:
-            stuck = f"the save of step {progress.writing_step} has not ended for {deadline_s:g} s"
-            return Decision(Answer.GIVE_UP, stuck)
-        return Decision(Answer.WAIT, f"the save of step {progress.writing_step} is in flight")
+        flight = f"the save of step {progress.writing_step}"
+        if progress.writing_s >= stuck_s:
+            return Decision(Answer.GIVE_UP, f"{flight} has not ended for {stuck_s:g} s")
+        return Decision(Answer.WAIT, f"{flight} is in flight")
     if progress.durable_step == step:
         return Decision(Answer.HAVE, f"step {step} is durable already")
     return Decision(Answer.GO, "the last state" if force else "due")

@@ -163,7 +163,7 @@ class Store:
     def load(self, name: str, size: int) -> NDArray[np.uint8]:
         """A file that should have `size` bytes; one more if it has more, fewer if it has fewer."""
         buffer = np.empty(size + 1, dtype=np.uint8)
-        view = memoryview(buffer)
+        view = buffer.data
         filled = 0
         with self.files.open(self.path(name), "rb") as file:
             while filled <= size and (count := file.readinto(view[filled:])):

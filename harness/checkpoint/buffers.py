@@ -1,0 +1,80 @@
+"""The copy for which training stops: tensors into memory that is used again at every save.
+
+The bytes lie as the files will hold them, so that writing them needs no second copy.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from harness.checkpoint.shards import Piece
+from harness.checkpoint.tree import DTYPES
+
+_ALIGNMENT_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One piece and where in the memory it goes."""
+
+    piece: Piece
+    begin: int
+
+
+class Buffers:
+    """One rank's memory for its share; one save at a time may use it."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes held, whether or not a save uses them."""
+        return self._memory.numel()
+
+    def take(
+        self, files: Sequence[Sequence[Piece]], tensors: Mapping[str, Tensor]
+    ) -> list[memoryview]:
+        """The bytes of each file, copied now; they are the buffers' own until the next call."""
+        slices, spans, needed = _arranged(files)
+        if needed > self.size_bytes:
+            self._memory = torch.empty(0, dtype=torch.uint8)  # let go of the old one first
+            pinned = any(tensor.is_cuda for tensor in tensors.values())
+            self._memory = torch.empty(needed, dtype=torch.uint8, pin_memory=pinned)
+        copy((self._target(piece), piece.piece.of(tensors[piece.piece.name])) for piece in slices)
+        memory = self._memory.numpy().data
+        return [memory[begin:end] for begin, end in spans]
+
+    def _target(self, place: Slice) -> Tensor:
+        part = place.piece.part
+        raw = self._memory[place.begin : place.begin + part.size_bytes]
+        return raw.view(DTYPES[part.dtype]).view(part.shape)
+
+
+def copy(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Copy each second tensor into the first; all values are there when this returns."""
+    waits = False
+    for target, source in pairs:
+        target.copy_(source, non_blocking=True)
+        waits = waits or source.device.type != "cpu"
+    if waits:
+        torch.accelerator.synchronize()
+
+
+def _arranged(
+    files: Sequence[Sequence[Piece]],
+) -> tuple[list[Slice], list[tuple[int, int]], int]:
+    """Where every piece goes, where each file's bytes are, and how many bytes that takes."""
+    slices: list[Slice] = []
+    spans: list[tuple[int, int]] = []
+    position = 0
+    for pieces in files:
+        begin = position
+        for piece in pieces:
+            slices.append(Slice(piece, position))
+            position += piece.part.size_bytes
+        spans.append((begin, position))
+        position += -position % _ALIGNMENT_BYTES
+    return slices, spans, position

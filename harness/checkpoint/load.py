@@ -1,0 +1,149 @@
+"""Reads a checkpoint and verifies all of it; nothing of it is used unless everything is as written.
+
+Files are read whole, one after the other, and their rows copied to where they belong: beside the
+state itself no more than one file is in memory.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import xxhash
+from torch import Tensor
+
+from harness.checkpoint import shards
+from harness.checkpoint.manifest import (
+    COMMIT,
+    MANIFEST,
+    STATE,
+    DamagedError,
+    FileRecord,
+    Manifest,
+    PieceRecord,
+    Place,
+    check,
+    decode_commit,
+    decode_manifest,
+)
+from harness.checkpoint.store import Store
+from harness.checkpoint.tree import DTYPES, unflatten
+from harness.events import Rejection
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A state that every rank has read and verified."""
+
+    step: int
+    saved_by: int
+    """The attempt that had saved it."""
+    world_size: int
+    """Number of ranks that had saved it."""
+    fingerprint: dict[str, str]
+    shared: Any
+    """The tree that all ranks hold alike."""
+    own: Any
+    """This rank's own tree, or rank 0's where this rank did not exist."""
+    new_rank: bool
+    """True if `own` is rank 0's, because no rank of this number took part in the save."""
+
+
+def manifest_of(store: Store, place: Place) -> Manifest:
+    """What a committed checkpoint should hold. Raises `DamagedError`; no tensor is read."""
+    try:
+        commit = decode_commit(store.read(f"{place.name}/{COMMIT}"), place, store.run_id)
+        raw = store.read(f"{place.name}/{MANIFEST}")
+    except FileNotFoundError as error:
+        raise DamagedError(Rejection.MISSING, f"{_file(error)} is missing") from error
+    except OSError as error:
+        raise DamagedError(Rejection.UNREADABLE, f"{type(error).__name__}: {error}") from error
+    return decode_manifest(raw, commit, place, store.run_id)
+
+
+def is_sound(store: Store, place: Place) -> bool:
+    """True if the manifest is the committed one and every file of it has its size."""
+    try:
+        files = manifest_of(store, place).files
+        return all(store.size(f"{place.name}/{name}") == file.size for name, file in files.items())
+    except (DamagedError, OSError):
+        return False
+
+
+def load(store: Store, place: Place, rank: int) -> Found:
+    """Read and verify every file of a checkpoint. Raises `DamagedError`."""
+    try:
+        return _load(store, place, rank)
+    except DamagedError:
+        raise
+    except FileNotFoundError as error:
+        raise DamagedError(Rejection.MISSING, f"{error.filename or error} is missing") from error
+    except Exception as error:  # whatever it is that cannot be read is not resumed from
+        raise DamagedError(Rejection.UNREADABLE, f"{type(error).__name__}: {error}") from error
+
+
+def _load(store: Store, place: Place, rank: int) -> Found:
+    manifest = manifest_of(store, place)
+    new_rank = rank >= manifest.world_size
+    own = f"rank-{0 if new_rank else rank}/"
+    tensors = {
+        name: torch.empty(tensor.shape, dtype=DTYPES[tensor.dtype])
+        for name, tensor in manifest.tensors.items()
+        if name.startswith(("shared/", own))
+    }
+    pieces = _pieces_by_file(manifest, tensors)
+    state: Any = None
+    for name, record in manifest.files.items():
+        data = store.load(f"{place.name}/{name}", record.size)
+        check(FileRecord(len(data), xxhash.xxh3_128_hexdigest(data.data)), record, name)
+        if name == STATE:
+            state = json.loads(data.tobytes())
+        else:
+            _fill(tensors, pieces.get(name, {}), shards.read(data))
+    return Found(
+        step=place.step,
+        saved_by=place.attempt,
+        world_size=manifest.world_size,
+        fingerprint=dict(manifest.fingerprint),
+        shared=unflatten(state["shared"], _named(tensors, "shared/")),
+        own=unflatten(state["own"][0 if new_rank else rank], _named(tensors, own)),
+        new_rank=new_rank,
+    )
+
+
+def _pieces_by_file(
+    manifest: Manifest, wanted: Mapping[str, Tensor]
+) -> dict[str, dict[str, PieceRecord]]:
+    """For each file the pieces of wanted tensors in it, by tensor."""
+    found: dict[str, dict[str, PieceRecord]] = {}
+    for name in wanted:
+        for piece in manifest.tensors[name].pieces:
+            found.setdefault(piece.file, {})[name] = piece
+    return found
+
+
+def _fill(
+    tensors: Mapping[str, Tensor], pieces: Mapping[str, PieceRecord], held: Mapping[str, Tensor]
+) -> None:
+    """Copy `pieces` of `tensors` out of what a file holds."""
+    for name, piece in pieces.items():
+        target, source = tensors[name], held[piece.key]
+        if target.dim():
+            target = target.narrow(0, piece.offset, piece.rows)
+        if (target.shape, target.dtype) != (source.shape, source.dtype):
+            reason = f"{piece.file} holds {piece.key} in another shape or dtype than the manifest"
+            raise DamagedError(Rejection.UNREADABLE, reason)
+        target.copy_(source)
+
+
+def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
+
+
+def _file(error: OSError) -> str:
+    return str(error.filename or error).rsplit("/", 1)[-1]

@@ -1,0 +1,119 @@
+"""One rank's share of one save: what it copied, and what it reports once that is written."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import xxhash
+from torch import Tensor
+
+from harness.checkpoint import shards
+from harness.checkpoint.buffers import Buffers
+from harness.checkpoint.manifest import FileRecord, PieceRecord, Place, TensorRecord
+from harness.checkpoint.shards import Piece, Spec
+from harness.checkpoint.store import Store
+from harness.checkpoint.tree import flatten
+from harness.points import Point, reach
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One file to write."""
+
+    name: str
+    pieces: Sequence[Piece]
+    header: bytes
+    data: memoryview
+    """In the rank's buffers, which must stay as they are until it is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one rank copied of the state."""
+
+    rank: int
+    shards: Sequence[Shard]
+    shared: Any
+    """Skeleton of the tree that all ranks hold alike."""
+    own: Any
+    """Skeleton of this rank's own tree."""
+    layout: str
+    """Digest of what is shared; ranks that differ in it divided different things."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a rank tells rank 0 of its share."""
+
+    rank: int
+    failure: str | None = None
+    files: Mapping[str, FileRecord] = field(default_factory=dict)
+    tensors: Mapping[str, TensorRecord] = field(default_factory=dict)
+    """With this rank's pieces alone."""
+    shared: str = ""
+    """Skeleton as JSON; from rank 0 alone."""
+    own: str = ""
+    layout: str = ""
+
+
+def take(
+    shared: Any,
+    own: Any,
+    place: Place,
+    run_id: str,
+    rank: int,
+    world_size: int,
+    shard_bytes: int,
+    buffers: Buffers,
+) -> Share:
+    """Copy this rank's share of the state into `buffers`. Raises `StateError`."""
+    flat, mine = flatten(shared), flatten(own)
+    common = _prefixed("shared/", flat.tensors)
+    private = _prefixed(f"rank-{rank}/", mine.tensors)
+    layout = shards.specs(common)
+    pieces = shards.share(layout, rank, world_size) + shards.whole(shards.specs(private))
+    parts = shards.files(pieces, shard_bytes)
+    copied = buffers.take(parts, {**common, **private})
+    save = {"run_id": run_id, "step": str(place.step), "attempt": str(place.attempt)}
+    return Share(
+        rank=rank,
+        shards=[
+            Shard(
+                shards.file_name(rank, world_size, number),
+                part,
+                shards.header(part, {**save, "rank": str(rank), "part": str(number)}),
+                data,
+            )
+            for number, (part, data) in enumerate(zip(parts, copied, strict=True))
+        ],
+        shared=flat.skeleton,
+        own=mine.skeleton,
+        layout=_digest(layout),
+    )
+
+
+def write(share: Share, place: Place, store: Store) -> Report:
+    """Write the share durably; what to report of it."""
+    files: dict[str, FileRecord] = {}
+    tensors: dict[str, TensorRecord] = {}
+    for shard in share.shards:
+        reach(Point.SAVE_SHARD)
+        files[shard.name] = store.write(f"{place.name}/{shard.name}", (shard.header, shard.data))
+        for piece in shard.pieces:
+            before = tensors[piece.name].pieces if piece.name in tensors else ()
+            where = PieceRecord(shard.name, piece.name, piece.start, piece.rows)
+            tensors[piece.name] = TensorRecord(piece.spec.dtype, piece.spec.shape, (*before, where))
+    store.sync(place.name)
+    shared = json.dumps(share.shared, allow_nan=False) if share.rank == 0 else ""
+    own = json.dumps(share.own, allow_nan=False)
+    return Report(share.rank, None, files, tensors, shared, own, share.layout)
+
+
+def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {prefix + name: tensor for name, tensor in tensors.items()}
+
+
+def _digest(layout: Mapping[str, Spec]) -> str:
+    lines = (f"{name} {spec.dtype} {spec.shape}\n" for name, spec in layout.items())
+    return xxhash.xxh3_64_hexdigest("".join(lines).encode())
