@@ -19,7 +19,7 @@ from harness.checkpoint.policy import Answer, Decision, decide, due
 from harness.checkpoint.share import Report, Share, take
 from harness.checkpoint.store import Store
 from harness.checkpoint.writer import Records, Writer, said, warn
-from harness.events import Event, SaveStarted, SaveUnblocked, Tier
+from harness.events import SaveStarted, SaveUnblocked, Tier
 from harness.points import Point, reach
 from harness.slots import Mark, SlotWriter
 
@@ -64,7 +64,6 @@ class Saver:
         self._rank = rank
         self._world_size = world_size
         self._attempt = attempt
-        self._recorder = recorder
         self._every_steps = every_steps
         self._slot = slot
         self._deadline_s = deadline_s
@@ -182,11 +181,11 @@ class Saver:
         place = Place(reply.step, self._attempt, reply.trial)
         number = self._questions - 1
         self._show(Mark.SAVING)
-        self._tell(SaveStarted(place.step, Tier.STORAGE))
+        self._writer.tell(SaveStarted(place.step, Tier.STORAGE))
         try:
             share, failure = self._copied(place, shared, own)
         finally:
-            self._tell(SaveUnblocked(place.step, Tier.STORAGE))
+            self._writer.tell(SaveUnblocked(place.step, Tier.STORAGE))
             self._show(Mark.STEPPING)
         if self._writer.wait(0):
             self._writer.submit(number, place, share, failure)
@@ -221,10 +220,6 @@ class Saver:
     def _report_failure(self, number: int, failure: str) -> None:
         """Report without the thread, which is busy or knows nothing of this save."""
         self._channel.append(f"{number}/reports", pack(Report(self._rank, failure)))
-
-    def _tell(self, event: Event) -> None:
-        if self._rank == 0:
-            self._recorder.write(event)
 
     def _show(self, mark: Mark) -> None:
         if self._slot is not None:

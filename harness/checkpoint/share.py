@@ -1,7 +1,7 @@
 """One rank's share of one save: what it copied, and what it reports once that is written."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,8 +98,7 @@ def write(share: Share, place: Place, store: Store) -> Report:
     files: dict[str, FileRecord] = {}
     tensors: dict[str, TensorRecord] = {}
     for shard in share.shards:
-        reach(Point.SAVE_SHARD)
-        files[shard.name] = store.write(f"{place.name}/{shard.name}", (shard.header, shard.data))
+        files[shard.name] = store.write(f"{place.name}/{shard.name}", _content(shard))
         for piece in shard.pieces:
             before = tensors[piece.name].pieces if piece.name in tensors else ()
             where = PieceRecord(shard.name, piece.name, piece.start, piece.rows)
@@ -108,6 +107,12 @@ def write(share: Share, place: Place, store: Store) -> Report:
     shared = json.dumps(share.shared, allow_nan=False) if share.rank == 0 else ""
     own = json.dumps(share.own, allow_nan=False)
     return Report(share.rank, None, files, tensors, shared, own, share.layout)
+
+
+def _content(shard: Shard) -> Iterator[bytes | memoryview]:
+    yield shard.header
+    reach(Point.SAVE_SHARD)  # with the file half written
+    yield shard.data
 
 
 def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import socket
-import threading
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -67,8 +67,9 @@ class Store:
     def adopt(self) -> None:
         """Mark the storage as this run's. Raises `StoreError` if it is another's."""
         self.files.makedirs(self.path(_ATTEMPTS), exist_ok=True)
-        self.create(_RUN, _json({"schema": SCHEMA, "run_id": self.run_id}))
-        owner = json.loads(self.read(_RUN))["run_id"]
+        if self.create(_RUN, _json({"schema": SCHEMA, "run_id": self.run_id})):
+            _sync_directory(Path(self.root).parent)
+        owner = self._fields(_RUN)["run_id"]
         if owner != self.run_id:
             raise StoreError(
                 f"{self.root} holds the checkpoints of run {owner!r}, and this is run"
@@ -102,7 +103,7 @@ class Store:
         """Where each attempt that has chosen began."""
         found: dict[int, Departure] = {}
         for attempt in self._numbers(_DEPARTURE):
-            fields = json.loads(self.read(f"{_ATTEMPTS}/{attempt:05d}.json"))
+            fields = self._fields(f"{_ATTEMPTS}/{attempt:05d}.json")
             found[attempt] = Departure(fields["parent"], fields["step"])
         return found
 
@@ -185,6 +186,19 @@ class Store:
         """Make the names in directory `name` durable; of the root where none is given."""
         _sync_directory(Path(self.path(name)))
 
+    def _fields(self, name: str) -> dict[str, Any]:
+        """A record beside the checkpoints. Raises `StoreError` if it is damaged."""
+        try:
+            fields: dict[str, Any] = json.loads(self.read(name))
+            if not 1 <= fields["schema"] <= SCHEMA:
+                raise ValueError(f"schema {fields['schema']}; this version reads 1 to {SCHEMA}")
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(
+                f"{self.path(name)} is damaged ({error!r}); it says which checkpoints count, so"
+                " nothing here is resumed from until it is put right"
+            ) from error
+        return fields
+
     def _names(self, directory: str) -> list[str]:
         listed: list[Any] = self.files.ls(self.path(directory), detail=False)
         return [str(path).rsplit("/", 1)[-1] for path in listed]
@@ -216,7 +230,7 @@ def _fsync(file: Any) -> None:
 
 def _create_file(path: Path, data: bytes) -> bool:
     """Create-if-absent by a hard link: whole or not at all, and it never replaces anything."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with temporary.open("wb") as file:
             file.write(data)

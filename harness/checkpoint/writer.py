@@ -50,6 +50,8 @@ class Flight:
     failure: str | None
     """Why there is no share."""
     since_s: float
+    begun: bool = False
+    """Its directory was made, by this save and no other."""
     committing: bool = False
     told: bool = False
     """Its failure was reported already."""
@@ -121,8 +123,17 @@ class Writer:
     def fail(self, step: int, reason: str) -> None:
         """Say, on rank 0, that the state of `step` will not become durable."""
         if self._rank == 0:
-            self._tell(SaveFailed(step, Tier.STORAGE, reason))
+            self.tell(SaveFailed(step, Tier.STORAGE, reason))
             warn(f"the save of step {step} failed: {reason}; training goes on")
+
+    def tell(self, event: Event) -> None:
+        """Record an event of the whole job; that failing stops nothing."""
+        if self._rank != 0:
+            return
+        try:
+            self._recorder.write(event)
+        except Exception as error:  # noqa: BLE001  # the disk of the log may be the full one
+            warn(f"{event} cannot be recorded: {said(error)}")
 
     def close(self, timeout_s: float) -> None:
         """End the thread once it has written what it has."""
@@ -168,6 +179,7 @@ class Writer:
                 return Report(self._rank, flight.failure)
             if self._rank == 0:
                 self._store.begin(flight.place)
+                flight.begun = True
                 self._channel.post(f"{flight.number}/begun", b"")
             else:
                 self._await_begin(flight)
@@ -190,7 +202,12 @@ class Writer:
 
     def _lead(self, flight: Flight) -> Verdict:
         verdict = self._concluded(flight)
-        self._channel.post(f"{flight.number}/verdict", msgspec.json.encode(verdict))
+        try:
+            if verdict.committed:
+                self.forget(flight.number)
+            self._channel.post(f"{flight.number}/verdict", msgspec.json.encode(verdict))
+        except Exception as error:  # noqa: BLE001  # durable is durable, whoever hears of it
+            warn(f"the other ranks cannot be told of {flight.place.name}: {said(error)}")
         return verdict
 
     def _concluded(self, flight: Flight) -> Verdict:
@@ -206,11 +223,11 @@ class Writer:
             )
         except BaseException as error:  # noqa: BLE001  # some checkpoint errors are no `Exception`
             self._tell_failure(flight, said(error))
-            self._discard(flight.place)
+            if flight.begun:
+                self._discard(flight.place)
             return Verdict(False, said(error))
-        self._tell(SaveCommitted(flight.place.step, Tier.STORAGE, size))
+        self.tell(SaveCommitted(flight.place.step, Tier.STORAGE, size))
         self._retain()
-        self.forget(flight.number)
         return Verdict(True)
 
     def _may_commit(self, flight: Flight) -> None:
@@ -235,7 +252,7 @@ class Writer:
     def _retain(self) -> None:
         try:
             for place in retention.retain(self._store, self._keep):
-                self._tell(CheckpointDeleted(place.step, place.attempt))
+                self.tell(CheckpointDeleted(place.step, place.attempt))
         except BaseException as error:  # noqa: BLE001  # what is too much now goes next time
             warn(f"old checkpoints cannot be deleted: {said(error)}")
 
@@ -244,12 +261,6 @@ class Writer:
             retention.sweep(self._store, self._attempt)
         except BaseException as error:  # noqa: BLE001  # it costs room, nothing else
             warn(f"leftovers of dead attempts cannot be deleted: {said(error)}")
-
-    def _tell(self, event: Event) -> None:
-        try:
-            self._recorder.write(event)
-        except Exception as error:  # noqa: BLE001  # the disk of the log may be the full one
-            warn(f"{event} cannot be recorded: {said(error)}")
 
 
 def said(error: BaseException) -> str:
