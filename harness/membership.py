@@ -1,19 +1,15 @@
-"""Who this process is among the ranks, and how rank 0 tells the others what it decided.
+"""Who this process is among the ranks, and the store through which they talk.
 
 Works under `harness run`, under plain `torchrun`, and for a script started alone.
 """
 
-import os
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 from pathlib import Path
 
-import msgspec
 from torch.distributed import PrefixStore, Store, TCPStore
-
-from harness.settings import Setting
 
 PATIENCE = timedelta(minutes=10)
 """How long a rank waits for what rank 0 has to say before it gives up."""
@@ -45,16 +41,6 @@ class Membership:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
-    """What rank 0 settles for all ranks of an attempt."""
-
-    run_dir: str
-    run_id: str
-    attempt: int
-    settings: Mapping[str, Setting]
-
-
 def connect(member: Membership, environ: Mapping[str, str]) -> Store:
     """A store that all ranks of this attempt share, and no rank of an earlier one.
 
@@ -75,27 +61,19 @@ def connect(member: Membership, environ: Mapping[str, str]) -> Store:
     return PrefixStore(f"harness/{member.restart_count}", store)
 
 
-def agree(messages: Store, rank: int, settle: Callable[[], Session]) -> Session:
-    """What rank 0 settled, on every rank; its mistake is every rank's `ValueError`."""
-    if rank == 0:
-        try:
-            session = settle()
-        except ValueError as error:
-            messages.set("session", msgspec.json.encode({"error": str(error)}))
-            raise
-        messages.set("session", msgspec.json.encode(session))
-        return session
-    answer = bytes(messages.get("session"))
-    error = msgspec.json.decode(answer).get("error")
-    if error is not None:
-        raise ValueError(f"rank 0 refused to start: {error}")
-    return msgspec.json.decode(answer, type=Session)
+def another_client(store: Store) -> Any:
+    """A connection of its own to the same store: one that waits holds up whoever shares it.
+
+    Typed by whoever takes it, since torch's stubs know neither this nor that values may be bytes.
+    """
+    return store.clone()  # type: ignore[attr-defined]
 
 
-def default_run_dir(member: Membership) -> Path:
-    """`runs/<script>-<start of its launcher>`: the same through all restarts of one `torchrun`."""
-    process = os.getppid() if member.elastic else os.getpid()
-    return Path("runs") / f"{Path(sys.argv[0]).stem or 'run'}-{start_ticks(process)}-{process}"
+def without_prefix(store: Store) -> Store:
+    """The store that the launcher sees."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return store
 
 
 def start_ticks(process: int) -> int:

@@ -30,7 +30,7 @@ class Pace:
         """Note each gradient of `model`. Nothing is added to the graph, so no bit changes."""
         for parameter in model.parameters():
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(self._note)
+                parameter.register_post_accumulate_grad_hook(self._note)  # type: ignore[no-untyped-call]  # torch's own
 
     def start(self) -> None:
         """A step begins."""

@@ -16,6 +16,9 @@ ENVIRONMENT_PREFIX = "HARNESS_"
 FIXED = ("checkpoints", "seed")
 """What a run that goes on must leave as it was: other values would make it another run."""
 
+FOR_ONE_LAUNCH = ("resume",)
+"""What the next launch in the same directory must be asked for again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:

@@ -1,0 +1,66 @@
+"""What the loop says of itself: losses and tokens, kept until the step ends.
+
+A loss stays a detached scalar on its device. On an accelerator it is read one step late, since
+reading it at once would wait for the device in every step.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """A score of held-out data; the loop sets `loss` inside `job.evaluating()`."""
+
+    step: int
+    loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Of one step on this rank."""
+
+    tokens: int
+    loss: float | None
+    loss_step: int | None
+
+
+class Observed:
+    """Sums what one rank observes within a step."""
+
+    def __init__(self, late: bool) -> None:
+        self._late = late
+        self._pending: tuple[int, Tensor] | None = None
+        self._loss: Tensor | None = None
+        self._losses = 0
+        self._tokens = 0
+
+    def add(self, loss: Tensor | float | None, tokens: int) -> None:
+        """Of one micro-batch; `loss` is a scalar, and the step's is the mean of its losses."""
+        self._tokens += tokens
+        if loss is None:
+            return
+        scalar = loss.detach() if isinstance(loss, Tensor) else torch.tensor(loss)
+        if scalar.numel() != 1:
+            raise ValueError(f"a loss is one number; this one has shape {tuple(scalar.shape)}")
+        self._loss = scalar if self._loss is None else self._loss + scalar
+        self._losses += 1
+
+    def mean(self) -> Tensor | None:
+        """The loss of the step under way, a scalar on its device."""
+        return None if self._loss is None else self._loss / self._losses
+
+    def take(self, step: int) -> Observation:
+        """What was observed in `step`, and the newest loss that can be read without waiting."""
+        now = None if (mean := self.mean()) is None else (step, mean)
+        readable = self._pending if self._late else now
+        self._pending = now
+        observation = Observation(
+            self._tokens,
+            None if readable is None else float(readable[1]),
+            None if readable is None else readable[0],
+        )
+        self._loss, self._losses, self._tokens = None, 0, 0
+        return observation

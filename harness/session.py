@@ -1,0 +1,138 @@
+"""What rank 0 settles for all ranks of an attempt: where the run is, its number, its settings.
+
+One rank decides and the others learn it through the store, so that no two ranks can disagree.
+"""
+
+import json
+import os
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from torch.distributed import Store
+
+from harness import settings
+from harness.checkpoint.lineage import Departure
+from harness.checkpoint.store import Store as CheckpointStore
+from harness.membership import Membership, start_ticks
+from harness.rundir import RunDir
+from harness.settings import Record, Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What rank 0 settles for all ranks of an attempt."""
+
+    run_dir: str
+    run_id: str
+    attempt: int
+    settings: Mapping[str, Setting]
+
+
+def agree(messages: Store, rank: int, settle: Callable[[], Session]) -> Session:
+    """What rank 0 settled, on every rank; its mistake is every rank's `ValueError`."""
+    if rank == 0:
+        try:
+            settled = settle()
+        except ValueError as error:
+            messages.set("session", msgspec.json.encode({"error": str(error)}).decode())
+            raise
+        messages.set("session", msgspec.json.encode(settled).decode())
+        return settled
+    answer = bytes(messages.get("session"))
+    refusal = msgspec.json.decode(answer).get("error")
+    if refusal is not None:
+        raise ValueError(f"rank 0 refused to start: {refusal}")
+    return msgspec.json.decode(answer, type=Session)
+
+
+def settle(member: Membership, run: str | None, chosen: Mapping[str, Any]) -> Session:
+    """Rank 0's decisions, with `chosen` as what the script asked for; the run directory is made.
+
+    Raises `ValueError` for settings that are wrong, or that this run was not started with.
+    """
+    environ = os.environ
+    run_dir = RunDir.at(environ.get("HARNESS_RUN_DIR") or run or default_run_dir(member))
+    run_dir.create()
+    earlier = settings.read(run_dir.settings)
+    before = {} if earlier is None else earlier.settings
+    kept = {
+        key: setting.value
+        for key, setting in before.items()
+        if setting.origin != "default" and key not in settings.FOR_ONE_LAUNCH
+    }
+    resolved = settings.resolve(
+        [*_from_launcher(environ), ("run.toml", kept), ("join", dict(chosen))]
+    )
+    if refused := settings.changed(before, resolved):
+        raise ValueError("\n".join(refused))
+    # An origin names where a value came from first, not the file that remembered it.
+    resolved = {
+        key: before[key] if setting.origin == "run.toml" else setting
+        for key, setting in resolved.items()
+    }
+    if earlier is not None:
+        run_id = earlier.run_id
+    else:
+        run_id = environ.get("HARNESS_RUN_ID") or uuid.uuid4().hex[:12]
+    attempt = environ.get("HARNESS_ATTEMPT")
+    session = Session(
+        run_dir=str(run_dir.path),
+        run_id=run_id,
+        attempt=int(attempt) if attempt else _claim(run_dir, run_id, resolved),
+        settings=resolved,
+    )
+    settings.write(
+        run_dir.settings,
+        Record(
+            run_id=run_id,
+            command=tuple(sys.argv) if earlier is None else earlier.command,
+            settings=resolved,
+            environment={} if earlier is None else earlier.environment,
+            armed=earlier is not None and earlier.armed,
+        ),
+    )
+    return session
+
+
+def resume_from(
+    asked: str, departures: Mapping[int, Departure], attempt: int, restarts: int
+) -> str:
+    """What `resume` means for this attempt: it is asked of a launch, not of each of its restarts.
+
+    Once an attempt of this launch has chosen its state, later ones go on from the newest.
+    """
+    chosen = any(attempt - restarts <= earlier < attempt for earlier in departures)
+    return "auto" if chosen else asked
+
+
+def checkpoint_store(run_dir: RunDir, run_id: str, asked: settings.Settings) -> CheckpointStore:
+    """The store that the run's checkpoints are in."""
+    url = asked.checkpoints or str(run_dir.checkpoints)
+    return CheckpointStore.open(url, run_id, shard_bytes=asked.shard_bytes)
+
+
+def default_run_dir(member: Membership) -> Path:
+    """`runs/<script>-<start of its launcher>`: the same through all restarts of one `torchrun`."""
+    process = os.getppid() if member.elastic else os.getpid()
+    return Path("runs") / f"{Path(sys.argv[0]).stem or 'run'}-{start_ticks(process)}-{process}"
+
+
+def _from_launcher(environ: Mapping[str, str]) -> list[tuple[str, dict[str, Any]]]:
+    """The layers of settings above the script's: flags, then the environment."""
+    passed = environ.get("HARNESS_SETTINGS")
+    if passed is None:
+        return [("environment", dict(settings.from_environment(environ)))]
+    layers: dict[str, dict[str, Any]] = {"flag": {}, "environment": {}}
+    for key, (value, origin) in json.loads(passed).items():
+        layers.setdefault(origin, {})[key] = value
+    return list(layers.items())
+
+
+def _claim(run_dir: RunDir, run_id: str, resolved: Mapping[str, Setting]) -> int:
+    """A new attempt number, where no launcher of ours has claimed one."""
+    return checkpoint_store(run_dir, run_id, settings.values(resolved)).claim_attempt()

@@ -1,0 +1,79 @@
+"""`examples/train_gpt.py`, with what the environment asks for done to it.
+
+KILL       `attempt:rank:step,…`: that rank kills itself as that step of that attempt begins.
+MUTANT     what restoring leaves out: `momentum`, `schedule`, `rng` or `data`; or `buckets`, which
+           leaves DDP's own order of reduction as it is.
+The rest of the command line is the example's.
+"""
+
+import os
+import runpy
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness import exactness, points
+from harness.components import Protected
+from harness.parts import OptimizerPart, OtherPart
+from harness.points import Point
+
+
+def kill_as_asked() -> None:
+    """Arm the start of a step with this process' death."""
+    here = (int(os.environ["HARNESS_ATTEMPT"]), int(os.environ["RANK"]))
+    for kill in filter(None, os.environ.get("KILL", "").split(",")):
+        attempt, rank, step = map(int, kill.split(":"))
+        if (attempt, rank) == here:
+            points.arm(Point.STEP_START, countdown(step))
+
+
+def countdown(steps: int) -> Callable[[], None]:
+    """Dies as its process begins its `steps`-th step."""
+    left = [steps]
+
+    def reached() -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return reached
+
+
+def forget(component: str) -> None:
+    """Make every restore from here on leave `component` as it is after a fresh start."""
+    whole = Protected.restore
+
+    def partial(self: Protected, shared: dict[str, Any], own: dict[str, Any]) -> None:
+        if component == "schedule":
+            # The schedule's own restart also sets the rate, as a script would have it that
+            # builds a new schedule and saves none.
+            part = self._parts["schedule"]
+            assert isinstance(part, OtherPart)
+            fresh = part.thing.state_dict()
+            own = {**own, "schedule": {**own["schedule"], "state": fresh}}
+        if component == "data":
+            state = {**own["data"]["state"], "position": 0}
+            own = {**own, "data": {**own["data"], "state": state}}
+        whole(self, shared, own)
+        if component == "momentum":
+            stepped = self._parts["optimizer"]
+            assert isinstance(stepped, OptimizerPart)
+            for state in stepped.optimizer.state.values():
+                state["exp_avg"] = torch.zeros_like(state["exp_avg"])
+
+    Protected.restore = partial  # type: ignore[method-assign]  # maiming it is the point
+
+
+mutant = os.environ.get("MUTANT", "")
+if mutant == "rng":
+    exactness.restore_rng = lambda tree: None
+elif mutant == "buckets":
+    exactness.settle_buckets = lambda ddp: None
+elif mutant:
+    forget(mutant)
+kill_as_asked()
+examples = Path(__file__).parents[2] / "examples"
+runpy.run_path(str(examples / "train_gpt.py"), run_name="__main__")
