@@ -7,7 +7,6 @@ bits, at three ranks or more. This file is the seam to what torch keeps private 
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import torch
 from torch.nn.functional import embedding
@@ -22,17 +21,17 @@ def settle_buckets(ddp: DistributedDataParallel) -> None:
     constructor, on all ranks. Raises `ValueError` for what cannot be settled.
     """
     _refuse(ddp)
+    if ddp.find_unused_parameters:
+        return  # DDP keeps its first layout then, at every start
     parameters = [parameter for parameter in ddp.module.parameters() if parameter.requires_grad]
-    gradients = [parameter.grad for parameter in parameters]
-    with _stand_in(ddp), _hooks_silenced(parameters), torch.enable_grad():
-        for parameter in parameters:
-            parameter.grad = None
-        try:
-            ddp.forward().backward()  # type: ignore[no-untyped-call]  # torch leaves DDP untyped
-            ddp.forward()  # type: ignore[no-untyped-call]
-        finally:
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter.grad = gradient
+    with _stand_in(ddp), _hooks_silenced(parameters), _gradients_kept(parameters):
+        ddp.forward().backward()  # type: ignore[no-untyped-call]  # torch leaves DDP untyped
+        ddp.forward()  # type: ignore[no-untyped-call]
+    if not ddp._has_rebuilt_buckets:
+        raise RuntimeError(
+            f"torch {torch.__version__} did not lay out DDP's buckets: at three ranks or more a"
+            " resume would end in other bits. Leave out unusual options of DDP (mixed_precision)"
+        )
 
 
 def _refuse(ddp: DistributedDataParallel) -> None:
@@ -90,14 +89,14 @@ def _stand_in(ddp: DistributedDataParallel) -> Iterator[None]:
     The model itself is not touched, so its hooks do not run, whether it is compiled, scripted or
     patched. `_lazy_init_ran` falls back, for DDP looks at the model once, at its first forward.
     """
-    model, syncs, initialised = ddp.module, ddp.require_forward_param_sync, ddp._lazy_init_ran
+    model, initialised = ddp.module, ddp._lazy_init_ran
     ddp.module = _Sum(model)
-    ddp.require_forward_param_sync = False
+    vars(ddp)["will_sync_module_buffers"] = lambda: False
     try:
         yield
     finally:
         ddp.module = model
-        ddp.require_forward_param_sync = syncs
+        del vars(ddp)["will_sync_module_buffers"]
         ddp._lazy_init_ran = initialised
 
 
@@ -116,7 +115,15 @@ def _hooks_silenced(parameters: list[torch.nn.Parameter]) -> Iterator[None]:
         yield
 
 
-def layout(ddp: DistributedDataParallel) -> dict[str, Any]:
-    """What torch says of the buckets: whether they were laid out anew, and their sizes."""
-    told = ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
-    return {"settled": bool(told.get("has_rebuilt_buckets", 0)), **told}
+@contextmanager
+def _gradients_kept(parameters: list[torch.nn.Parameter]) -> Iterator[None]:
+    """Gradients are recorded, and afterwards every parameter has the one that it had: mostly None."""
+    gradients = [parameter.grad for parameter in parameters]
+    try:
+        with torch.enable_grad():
+            for parameter in parameters:
+                parameter.grad = None
+            yield
+    finally:
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient

@@ -13,10 +13,9 @@ from torch.optim import Optimizer
 
 from harness.checkpoint.tree import flatten
 from harness.digest import digest
+from harness.optimizer import Names, OptimizerPart
 from harness.parts import (
     ModulePart,
-    Names,
-    OptimizerPart,
     OtherPart,
     Part,
     Saved,
@@ -85,7 +84,9 @@ class Protected:
     def _shared(self) -> dict[str, Tree]:
         replicated = (ModulePart, OptimizerPart)
         return {
-            name: part.shared() for name, part in self._parts.items() if isinstance(part, replicated)
+            name: part.shared()
+            for name, part in self._parts.items()
+            if isinstance(part, replicated)
         }
 
     def own(self) -> dict[str, Tree]:

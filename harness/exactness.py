@@ -143,6 +143,8 @@ def pin(threads: int, device: torch.device | str, exact: bool = True) -> dict[st
     torch.set_num_threads(threads)
     if exact:
         torch.use_deterministic_algorithms(True, warn_only=False)
+        # Filling fresh memory only serves to find programs that read it, and costs a few per cent.
+        torch.utils.deterministic.fill_uninitialized_memory = False
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False
         torch.set_float32_matmul_precision("highest")
@@ -192,13 +194,8 @@ def changed(pinned: Mapping[str, str]) -> list[str]:
 _NCCL_ORDER = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS")
 """What decides in which order NCCL adds, where somebody sets it."""
 
-_DDP_OPTIONS = (
-    "bucket_cap_mb",
-    "broadcast_buffers",
-    "find_unused_parameters",
-    "gradient_as_bucket_view",
-)
-"""What decides in which order DDP adds, or which buffers a rank has."""
+_PLACES = ("device_ids", "output_device", "process_group")
+"""Options of DDP that say where, and not in which order it adds."""
 
 _WAYS_OUT: Mapping[str, str] = {
     "torch": "install the saved version",
@@ -224,7 +221,7 @@ def fingerprint(
         "backend": str(dist.get_backend()) if dist.is_initialized() else "none",
         **switches(),
         **(_cuda(device) if device.type == "cuda" else {}),
-        **{f"ddp.{name}": str(options.get(name, "default")) for name in _DDP_OPTIONS},
+        **{f"ddp.{name}": str(options[name]) for name in options if name not in _PLACES},
     }
 
 
@@ -242,8 +239,8 @@ def mismatches(
 ) -> list[str]:
     """A line for each entry of two fingerprints that differs, with the way out."""
     return [
-        f"{name} was {saved.get(name, 'absent')} when the state was saved and is"
-        f" {now.get(name, 'absent')} now: {_WAYS_OUT.get(name, 'set it as it was')},"
+        f"{name} was {saved.get(name, 'not set')} when the state was saved and is"
+        f" {now.get(name, 'not set')} now: {_WAYS_OUT.get(name, 'set it as it was')},"
         " or run with exact = false"
         for name in [*saved, *(name for name in now if name not in saved)]
         if name not in ignore and saved.get(name) != now.get(name)

@@ -5,18 +5,15 @@ streams, schedules, scalers and samplers belong to each rank: theirs is `own`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 Tree = dict[str, Any]
-Names = dict[Tensor, str]
-"""Parameters, by identity, and their names."""
 
 
 @runtime_checkable
@@ -145,156 +142,6 @@ def _ties_unlike(here: Tree, saved: Tree) -> list[str]:
 def _firsts(tensors: Tree) -> dict[str, str]:
     firsts: dict[int, str] = {}
     return {name: firsts.setdefault(id(tensor), name) for name, tensor in tensors.items()}
-
-
-# ── optimizers ──────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class OptimizerPart(Part):
-    """An optimizer: its state goes by the names of the parameters, not by their positions."""
-
-    optimizer: Optimizer
-    names: Callable[[], Names]
-    """The parameters of all protected modules, as they are when it is asked."""
-
-    def shared(self) -> Tree:
-        """Class, groups with their parameters in order, state by parameter, and the rest."""
-        packed = self.optimizer.state_dict()
-        numbered = self._numbered()
-        stepped = {n: numbered[n] for n in numbered if n in packed["state"]}
-        return {
-            "class": f"{type(self.optimizer).__module__}.{type(self.optimizer).__qualname__}",
-            "groups": [_group(group, numbered) for group in packed["param_groups"]],
-            "state": {name: packed["state"][n] for n, (name, _) in stepped.items()},
-            "on_host": {
-                name: [key for key, value in packed["state"][n].items() if _on_host(value)]
-                for n, (name, parameter) in stepped.items()
-                if not _on_host(parameter)
-            },
-            "rest": {key: value for key, value in packed.items() if key not in _PACKED},
-        }
-
-    def differences(self, saved: Saved) -> list[str]:
-        """Class, groups, options, parameters with their order and shapes."""
-        here, there = self.shared(), saved.shared
-        lines = []
-        if here["class"] != there["class"]:
-            lines.append(f" is a {here['class']} and was a {there['class']}")
-        counts = len(here["groups"]), len(there["groups"])
-        if counts[0] != counts[1]:
-            lines.append(" has {} parameter group(s) and had {}".format(*counts))
-        for number, (mine, was) in enumerate(zip(here["groups"], there["groups"], strict=False)):
-            at = f" group {number}: "
-            lines += only_on_one_side(f"{at}option ", mine["options"], was["options"])
-            lines += _parameters_unlike(at, mine["parameters"], was["parameters"])
-        return lines + only_on_one_side(" state ", here["rest"], there["rest"])
-
-    def restore(self, saved: Saved) -> None:
-        """Load, then undo what torch's loading does to dtypes and places."""
-        there, numbered = saved.shared, self._numbered()
-        state = {
-            number: deepcopy(there["state"][name])
-            for number, (name, _) in numbered.items()
-            if name in there["state"]
-        }
-        groups = zip(
-            self.optimizer.param_groups,
-            self.optimizer.state_dict()["param_groups"],
-            there["groups"],
-            strict=True,
-        )
-        self.optimizer.load_state_dict(
-            {
-                **deepcopy(there["rest"]),
-                "state": state,
-                "param_groups": [
-                    _options(live, group["options"]) | {"params": packed["params"]}
-                    for live, packed, group in groups
-                ],
-            }
-        )
-        for number, wanted in state.items():
-            name, parameter = numbered[number]
-            on_host = there["on_host"].get(name, [])
-            _settle_state(self.optimizer.state[parameter], wanted, on_host)
-
-    def strays(self) -> list[str]:
-        """Which parameters are in no protected module."""
-        names = self.names()
-        return [
-            f"parameter {position} of group {number}"
-            for number, group in enumerate(self.optimizer.param_groups)
-            for position, parameter in enumerate(group["params"])
-            if parameter not in names
-        ]
-
-    def _numbered(self) -> dict[int, tuple[str, Tensor]]:
-        """Name and parameter behind each number in the optimizer's own state."""
-        names = self.names()
-        packed = self.optimizer.state_dict()["param_groups"]
-        return {
-            number: (names.get(parameter, f"parameter {number}"), parameter)
-            for group, numbers in zip(self.optimizer.param_groups, packed, strict=True)
-            for parameter, number in zip(group["params"], numbers["params"], strict=True)
-        }
-
-
-_PACKED = ("state", "param_groups")
-
-
-def _group(packed: Tree, numbered: dict[int, tuple[str, Tensor]]) -> Tree:
-    return {
-        "options": {key: value for key, value in packed.items() if key != "params"},
-        # A list, for the order counts and a dictionary's does not.
-        "parameters": [
-            (numbered[number][0], tuple(numbered[number][1].shape)) for number in packed["params"]
-        ],
-    }
-
-
-def _on_host(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.device.type == "cpu"
-
-
-def _options(live: Tree, saved: Tree) -> Tree:
-    """Copies of saved options, each tensor on the device of the one that it replaces."""
-    return {
-        key: value.to(live[key].device, copy=True)
-        if isinstance(value, Tensor) and isinstance(live.get(key), Tensor)
-        else deepcopy(value)
-        for key, value in saved.items()
-    }
-
-
-def _settle_state(loaded: dict[str, Any], saved: Tree, on_host: Collection[str]) -> None:
-    """`Optimizer.load_state_dict` casts state to its parameter's dtype and moves it: undo that."""
-    for key, value in saved.items():
-        if not isinstance(value, Tensor):
-            continue
-        place = torch.device("cpu") if key in on_host else loaded[key].device
-        if loaded[key].dtype != value.dtype or loaded[key].device != place:
-            loaded[key] = value.to(place)
-
-
-def _parameters_unlike(
-    at: str, here: list[tuple[str, Any]], saved: list[tuple[str, Any]]
-) -> list[str]:
-    """A line for each parameter that is missing, too many, of another shape or in another place."""
-    shapes, shapes_saved = dict(here), dict(saved)
-    lines = only_on_one_side(f"{at}parameter ", shapes, shapes_saved)
-    lines += [
-        f"{at}parameter {name} has shape {list(shape)} and had {list(shapes_saved[name])}"
-        for name, shape in here
-        if name in shapes_saved and tuple(shape) != tuple(shapes_saved[name])
-    ]
-    if set(shapes) == set(shapes_saved):
-        lines += [
-            f"{at}parameter {place} is {mine} and was {was}: give them in the saved order"
-            for place, ((mine, _), (was, _)) in enumerate(zip(here, saved, strict=True))
-            if mine != was
-        ]
-    return lines
 
 
 # ── everything else ─────────────────────────────────────────────────────────────────────────────

@@ -165,8 +165,8 @@ def _in_steps(mine: _Kept, other: _Kept) -> Iterator[_Difference]:
             yield _Difference(step, _place("loss", 0), "loss", 0, "loss")
 
 
-def _samples(step: StepFinished) -> tuple[int, int, str, int]:
-    return step.samples_start, step.samples_end, step.samples_digest, step.tokens
+def _samples(step: StepFinished) -> tuple[int, int, str]:
+    return step.samples_start, step.samples_end, step.samples_digest
 
 
 def _in_states(mine: _Kept, other: _Kept, steps: Iterable[int]) -> Iterator[_Difference]:

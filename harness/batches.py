@@ -1,0 +1,96 @@
+"""What the training loop takes its batches from; here a batch counts as consumed, and not before."""
+
+from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader
+
+from harness.sampler import ResumableSampler
+
+Batch = TypeVar("Batch")
+
+
+class Batches(Generic[Batch]):
+    """An endless iterator over a loader that counts what is consumed, not what is prefetched.
+
+    Where the loader draws by a `ResumableSampler`, a state loaded into it takes effect with the
+    next batch. Other loaders are begun again when they end. A `DataLoader` without a generator
+    gets one, for it would draw from the global stream at every start of an iteration.
+    """
+
+    def __init__(self, loader: Iterable[Batch]) -> None:
+        if getattr(loader, "in_order", True) is False:
+            raise ValueError(
+                "a DataLoader with in_order=False delivers in an order that no run repeats:"
+                " leave in_order=True"
+            )
+        self.loader = loader
+        self.sampler = _sampler_of(loader)
+        self._iterator: Iterator[Batch] | None = None
+        self._restarts = -1
+        self._ids: list[NDArray[np.int64]] = []
+        self._own_generator = isinstance(loader, DataLoader) and loader.generator is None
+
+    def __iter__(self) -> "Batches[Batch]":
+        return self
+
+    def __next__(self) -> Batch:
+        if self._stale():
+            self._ids.clear()  # of a past that the loaded state knows nothing of
+            self._iterator = None
+        if self._iterator is None:
+            self._begin()
+        assert self._iterator is not None
+        try:
+            batch = next(self._iterator)
+        except StopIteration:
+            self._begin()
+            batch = self._first()
+        if self.sampler is not None:
+            self._ids.append(self.sampler.consumed())
+        return batch
+
+    def take_ids(self) -> NDArray[np.int64]:
+        """Ids of this rank's samples consumed since the last call, in order."""
+        ids, self._ids = self._ids, []
+        return np.concatenate(ids) if ids else np.empty(0, np.int64)
+
+    def _stale(self) -> bool:
+        if self._iterator is None or self.sampler is None:
+            return False
+        return self.sampler.restarts != self._restarts
+
+    def _begin(self) -> None:
+        self._iterator = None  # the old one stops its workers before the new one starts its own
+        if self._own_generator:
+            assert isinstance(self.loader, DataLoader)
+            self.loader.generator = self._generator()
+        self._iterator = iter(self.loader)
+        if self.sampler is not None:
+            self._restarts = self.sampler.restarts
+
+    def _first(self) -> Batch:
+        assert self._iterator is not None
+        try:
+            return next(self._iterator)
+        except StopIteration:
+            raise ValueError("the loader is empty: it ended without a batch") from None
+
+    def _generator(self) -> torch.Generator:
+        """Seeds the workers' streams: others at every start, on every rank, the same on resume."""
+        key = [0, 0, 0]
+        if self.sampler is not None:
+            key = [self.sampler.seed, self.sampler.rank, self.sampler.position]
+        words = np.random.SeedSequence(key).generate_state(1, np.uint64)
+        return torch.Generator().manual_seed(int(words[0]))
+
+
+def _sampler_of(loader: object) -> ResumableSampler | None:
+    for name in ("batch_sampler", "sampler"):
+        sampler = getattr(loader, name, None)
+        if isinstance(sampler, ResumableSampler):
+            return sampler
+    return None
