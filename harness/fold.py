@@ -1,0 +1,367 @@
+"""How an entry changes what is known of a run: a pure function, one entry at a time.
+
+The table in `phases.py` says what may follow what; here is what each event means. Nothing that was
+counted is ever taken back, so a counter may be read after any entry.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from harness.account import Account
+from harness.events import (
+    AttemptStarted,
+    Cause,
+    CheckpointDeleted,
+    CheckpointRejected,
+    DrainRequested,
+    Entry,
+    EvaluationFinished,
+    EvaluationStarted,
+    Event,
+    FailureDetected,
+    FaultConfirmed,
+    FaultDeferred,
+    FaultInjected,
+    FaultLifted,
+    FaultSkipped,
+    Outcome,
+    RankJoined,
+    RanksSpawned,
+    RanksStopped,
+    RestoreStarted,
+    RunFinished,
+    RunStarted,
+    SaveCommitted,
+    SaveFailed,
+    SaveStarted,
+    SaveUnblocked,
+    StateDigested,
+    StepFinished,
+    StepTimed,
+    Tier,
+    TrainingFinished,
+    TrainingResumed,
+)
+from harness.ledger import Rollback
+from harness.phases import NEXT_PHASE, OF_A_LIFE, PHASED, Phase
+from harness.recovery import Restart, Stage
+from harness.segments import Segment
+from harness.tallies import Rank, Reading
+
+
+class TimelineError(ValueError):
+    """The log says something that cannot have happened."""
+
+
+@dataclass(slots=True)
+class Fold(Account):
+    """Folds a log. Entries come in the order of their instants; see `Account` for what it knows."""
+
+    def feed(self, entry: Entry) -> Sequence[Segment]:
+        """Take in the next entry; gives the stretches of time that it settled, in order.
+
+        Raises `TimelineError`, and changes nothing, if the entry cannot follow what came before.
+        """
+        kind = type(entry.event)
+        at_ns = entry.at_ns if entry.at_ns >= self.at_ns else self.at_ns
+        if kind not in PHASED:
+            settled = self.meter.elapse(at_ns)
+            self._observe(entry, at_ns)
+        elif entry.attempt <= self.dead_attempt and kind not in OF_A_LIFE:
+            settled = []
+            if kind is StepFinished:
+                self._late_step(entry, at_ns)
+        else:
+            settled = self._admit(entry, at_ns)
+            settled += _MOVE[kind](self, entry, at_ns)
+        self.late += entry.at_ns < at_ns
+        self.at_ns = at_ns
+        return settled
+
+    # ── phases ──────────────────────────────────────────────────────────────────────────────
+
+    def _admit(self, entry: Entry, at_ns: int) -> list[Segment]:
+        """Check the entry against the table; an attempt whose beginning nobody saw begins here."""
+        kind = type(entry.event)
+        unseen = entry.attempt > self.meter.attempt and kind not in OF_A_LIFE
+        fails = unseen and self.meter.attempt > self.dead_attempt
+        row = NEXT_PHASE[Phase.RESTART if fails else self.meter.phase]
+        if kind not in row:
+            raise TimelineError(
+                f"{kind.__name__} of attempt {entry.attempt} cannot happen in phase"
+                f" '{self.phase}' of attempt {self.attempt} (entry {entry.sequence} of"
+                f" {entry.writer or 'the log'}); possible: {', '.join(sorted(k.__name__ for k in row))}"
+            )
+        return self._begin_attempt(entry.attempt, at_ns) if unseen else []
+
+    def _follow(self, entry: Entry, at_ns: int) -> None:
+        """Go where the table leads."""
+        phase = self.meter.phase
+        following = NEXT_PHASE[phase][type(entry.event)]
+        if following is Phase.SAVE_STALL or following is Phase.EVALUATION:
+            self.base = phase
+        self.meter.close(at_ns, self.base if following is None else following)
+
+    def _pause(self, entry: Entry, at_ns: int) -> list[Segment]:
+        """A save or an evaluation begins or ends: work before it goes on waiting for its step."""
+        self._follow(entry, at_ns)
+        return self.meter.settle_certain()
+
+    def _complete(self, entry: Entry, at_ns: int) -> list[Segment]:
+        """What waited was what it seemed to be."""
+        self._follow(entry, at_ns)
+        return self.meter.settle()
+
+    # ── lives and attempts ──────────────────────────────────────────────────────────────────
+
+    def _run_started(self, entry: Entry, at_ns: int) -> list[Segment]:
+        event, meter = entry.event, self.meter
+        assert isinstance(event, RunStarted)
+        settled: list[Segment] = []
+        if self.start_ns is None:
+            self.start_ns = meter.since_ns = at_ns
+        elif meter.phase is Phase.FINISHED:
+            meter.phase = Phase.DOWN
+        else:
+            settled = self._interrupt(self.at_ns, Phase.DOWN)
+        meter.close(at_ns, Phase.STARTUP)
+        settled += meter.settle()
+        self.interventions += self.lives > 0 and self.outcome is not Outcome.FINISHED
+        self.lives += 1
+        self.run_id, self.tool, meter.ranks = event.run_id, event.tool, event.world_size
+        self._end_life(None, "")
+        return settled
+
+    def _run_finished(self, entry: Entry, at_ns: int) -> list[Segment]:
+        event = entry.event
+        assert isinstance(event, RunFinished)
+        if event.outcome in (Outcome.FINISHED, Outcome.DRAINED):
+            settled = self._complete(entry, at_ns)
+        else:
+            settled = self._interrupt(at_ns, Phase.FINISHED)
+        self._end_life(event.outcome, event.reason)
+        return settled
+
+    def _end_life(self, outcome: Outcome | None, reason: str) -> None:
+        """Nothing of what the former launcher began goes on."""
+        self.outcome, self.outcome_reason = outcome, reason
+        self.dead_attempt, self.last_step_at_ns = self.attempt, None
+        self.recovery.abandon()
+
+    def _attempt_started(self, entry: Entry, at_ns: int) -> list[Segment]:
+        event = entry.event
+        assert isinstance(event, AttemptStarted)
+        settled: list[Segment] = []
+        if entry.attempt != self.attempt or self.attempt <= self.dead_attempt:
+            settled = self._begin_attempt(entry.attempt, at_ns)
+        settled += self._complete(entry, at_ns)
+        self.meter.ranks = event.world_size
+        return settled
+
+    def _begin_attempt(self, attempt: int, at_ns: int) -> list[Segment]:
+        """Attempt `attempt` begins; one that was still thought alive has failed."""
+        settled: list[Segment] = []
+        if self.attempt > self.dead_attempt:
+            settled = self._fail(None, None, "found out when the next attempt began", at_ns)
+        settled += self.meter.elapse(at_ns)
+        self.meter.attempt, self.idle = attempt, True
+        self.dead_attempt = min(self.dead_attempt, attempt - 1)
+        self.attempts += 1
+        self.recovery.begin_attempt(attempt)
+        self.recovery.reach(Stage.SPAWN, at_ns)
+        return settled
+
+    def _failure_detected(self, entry: Entry, at_ns: int) -> list[Segment]:
+        event = entry.event
+        assert isinstance(event, FailureDetected)
+        return self._fail(event.rank, event.cause, event.reason, at_ns)
+
+    def _fail(
+        self, rank: int | None, cause: Cause | None, reason: str, at_ns: int
+    ) -> list[Segment]:
+        settled = self._interrupt(at_ns, Phase.RESTART)
+        self.dead_attempt = self.attempt
+        restart = Restart(
+            attempt=self.attempt,
+            cause=cause,
+            reason=reason,
+            rank=rank,
+            failed_at_ns=at_ns,
+            last_step_at_ns=self.last_step_at_ns,
+            last_step=self.ledger.step,
+            burnt=self.idle and not self.faults.hit(self.attempt),
+            faults=self.faults.detect(self.attempt, at_ns),
+        )
+        self.recovery.fail(restart, self.idle, self.keep)
+        return settled
+
+    def _interrupt(self, at_ns: int, following: Phase) -> list[Segment]:
+        self.checkpoints.cut_short += self.phase is Phase.SAVE_STALL
+        return self.meter.interrupt(at_ns, following)
+
+    def _drain_requested(self, entry: Entry, at_ns: int) -> list[Segment]:
+        """A stall under way goes on as one; after it, and at once elsewhere, it is drain."""
+        if self.phase is Phase.FINISHED:
+            return []
+        if self.phase is Phase.SAVE_STALL:
+            settled = self.meter.settle()
+            self.base = Phase.DRAIN
+            return settled
+        return self._complete(entry, at_ns)
+
+    # ── training ────────────────────────────────────────────────────────────────────────────
+
+    def _restore_started(self, entry: Entry, at_ns: int) -> list[Segment]:
+        self.restore_since_ns = at_ns
+        self.recovery.reach(Stage.RESTORE, at_ns)
+        return self._complete(entry, at_ns)
+
+    def _training_resumed(self, entry: Entry, at_ns: int) -> list[Segment]:
+        event = entry.event
+        assert isinstance(event, TrainingResumed)
+        settled = self._complete(entry, at_ns)
+        self.holder = entry.attempt
+        rollback = self._roll_back(event.step, at_ns)
+        self.recovery.resume(event.step, rollback.lost_ns, rollback.lost_steps)
+        self.recovery.reach(Stage.WARMUP, at_ns)
+        if event.tier is not None:
+            self.checkpoints.restore(event.tier, at_ns - self.restore_since_ns)
+        return settled
+
+    def _roll_back(self, step: int, at_ns: int) -> Rollback:
+        rollback = self.ledger.resume(step, at_ns, self.meter.productive_ns)
+        self.last_rollback = rollback
+        self.rollbacks += 1
+        return rollback
+
+    def _step_finished(self, entry: Entry, at_ns: int) -> list[Segment]:
+        event, meter = entry.event, self.meter
+        assert isinstance(event, StepFinished)
+        if event.step <= self.ledger.step:
+            self._roll_back(event.step - 1, at_ns)
+        before_ns = meter.totals[Phase.WORK]
+        settled = self._complete(entry, at_ns)
+        if (worked_ns := meter.totals[Phase.WORK] - before_ns) > 0:
+            self.step_durations.add(worked_ns)
+        self._count(event, self.ledger.finish(event.step, at_ns, meter.productive_ns))
+        self.last_step_at_ns = at_ns
+        if self.idle:
+            self.idle = False
+            self.recovery.first_step(at_ns)
+        if self.recovery.behind:
+            self.recovery.progress(event.step, at_ns)
+        return settled
+
+    def _late_step(self, entry: Entry, at_ns: int) -> None:
+        """A step of an attempt that is over: done all the same, in no time."""
+        event = entry.event
+        assert isinstance(event, StepFinished)
+        if entry.attempt == self.holder and event.step == self.ledger.step + 1:
+            useful = self.ledger.finish(event.step, at_ns, self.meter.productive_ns)
+        else:
+            useful = self.ledger.finish_lost(event.step)
+        self._count(event, useful)
+
+    def _count(self, event: StepFinished, useful: bool) -> None:
+        if useful:
+            self.tokens_useful += event.tokens
+        else:
+            self.tokens_redone += event.tokens
+        if event.loss is not None:
+            self.loss, self.loss_step = event.loss, event.loss_step
+
+    def _evaluation_finished(self, entry: Entry, at_ns: int) -> list[Segment]:
+        event = entry.event
+        assert isinstance(event, EvaluationFinished)
+        if event.loss is not None:
+            self.validations.append(Reading(event.step, event.loss))
+            del self.validations[: -self.keep]
+        return self._pause(entry, at_ns)
+
+    def _save_started(self, entry: Entry, at_ns: int) -> list[Segment]:
+        event = entry.event
+        assert isinstance(event, SaveStarted)
+        self.checkpoints.start(event, entry.attempt, at_ns)
+        if event.tier is Tier.STORAGE:
+            self.ledger.save(event.step, entry.attempt)
+        return self._pause(entry, at_ns)
+
+    def _save_unblocked(self, entry: Entry, at_ns: int) -> list[Segment]:
+        event = entry.event
+        assert isinstance(event, SaveUnblocked)
+        self.checkpoints.unblock(event, entry.attempt, at_ns)
+        return self._pause(entry, at_ns)
+
+    def _training_finished(self, entry: Entry, at_ns: int) -> list[Segment]:
+        self.idle = False
+        return self._complete(entry, at_ns)
+
+    # ── what moves no phase ─────────────────────────────────────────────────────────────────
+
+    def _observe(self, entry: Entry, at_ns: int) -> None:
+        match entry.event:
+            case StepTimed() | StateDigested() | RankJoined():
+                self._observe_rank(entry, at_ns)
+            case SaveCommitted() as event:
+                self.checkpoints.commit(event, entry.attempt, at_ns)
+            case SaveFailed() as event:
+                self.checkpoints.fail(event, entry.attempt)
+                self.ledger.forget(event.step, entry.attempt)
+            case CheckpointDeleted() as event:
+                self.checkpoints.deleted += 1
+                self.ledger.forget(event.step, event.saved_by)
+            case CheckpointRejected() as event:
+                self.checkpoints.reject(event, entry.attempt, self.keep)
+            case RanksStopped():
+                self.recovery.reach(Stage.RENDEZVOUS, at_ns)
+            case RanksSpawned():
+                self.recovery.reach(Stage.INIT, at_ns)
+            case (
+                FaultDeferred()
+                | FaultInjected()
+                | FaultConfirmed()
+                | FaultLifted()
+                | FaultSkipped()
+            ) as event:
+                self.faults.observe(event, self.attempt, at_ns, self.keep)
+            case _:
+                pass
+
+    def _observe_rank(self, entry: Entry, at_ns: int) -> None:
+        number = entry.writer.removeprefix("rank-")
+        if number == entry.writer or not number.isdigit():
+            return
+        rank = self.ranks.get(int(number), Rank())
+        match entry.event:
+            case RankJoined(pid, start_ticks):
+                rank = replace(
+                    rank,
+                    pid=pid,
+                    start_ticks=start_ticks,
+                    attempt=entry.attempt,
+                    joined_at_ns=at_ns,
+                )
+            case StepTimed(step, own_ns, wait_ns):
+                rank = replace(rank, timed_step=step, own_ns=own_ns, wait_ns=wait_ns)
+            case StateDigested(step, components):
+                rank = replace(rank, digested_step=step, digests=components)
+            case _:
+                pass
+        self.ranks[int(number)] = rank
+
+
+_MOVE: Mapping[type[Event], Callable[[Fold, Entry, int], list[Segment]]] = {
+    RunStarted: Fold._run_started,
+    AttemptStarted: Fold._attempt_started,
+    FailureDetected: Fold._failure_detected,
+    DrainRequested: Fold._drain_requested,
+    RunFinished: Fold._run_finished,
+    RestoreStarted: Fold._restore_started,
+    TrainingResumed: Fold._training_resumed,
+    StepFinished: Fold._step_finished,
+    EvaluationStarted: Fold._pause,
+    EvaluationFinished: Fold._evaluation_finished,
+    SaveStarted: Fold._save_started,
+    SaveUnblocked: Fold._save_unblocked,
+    TrainingFinished: Fold._training_finished,
+}

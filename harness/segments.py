@@ -1,0 +1,107 @@
+"""Time by phase, counted to the nanosecond. A stretch is counted once nothing later can change it.
+
+Work waits for its step to be finished; a failure makes it `interrupted` instead. What follows a
+stretch that waits, waits behind it, so that segments come out in order, with no gap and no overlap.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from harness.phases import CERTAIN, PRODUCTIVE, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of time that the run spent in one phase."""
+
+    phase: Phase
+    start_ns: int
+    end_ns: int
+    attempt: int
+    cut_short: bool = False
+    """A save's stall that a failure ended."""
+    lost: bool = False
+    """Work or evaluation that a later attempt went back behind; known to `timeline` only."""
+
+    @property
+    def duration_ns(self) -> int:
+        """How long it lasted."""
+        return self.end_ns - self.start_ns
+
+
+def _zeros() -> dict[Phase, int]:
+    """No time yet in any phase that takes time."""
+    return {phase: 0 for phase in Phase if phase is not Phase.FINISHED}
+
+
+@dataclass(slots=True)
+class Meter:
+    """The phase that the run is in, what waits to be counted, and what is."""
+
+    phase: Phase = Phase.DOWN
+    since_ns: int = 0
+    """Start of the open stretch."""
+    attempt: int = -1
+    """Whose time it is."""
+    ranks: int = 0
+    """How many ranks pay for it."""
+    pending: list[Segment] = field(default_factory=list)
+    totals: dict[Phase, int] = field(default_factory=_zeros)
+    rank_totals: dict[Phase, int] = field(default_factory=_zeros)
+    productive_ns: int = 0
+    cut_short_ns: int = 0
+
+    @property
+    def settled_ns(self) -> int:
+        """Everything before this instant is counted."""
+        return self.pending[0].start_ns if self.pending else self.since_ns
+
+    def close(self, at_ns: int, following: Phase) -> None:
+        """End the open stretch; the next one is in `following`."""
+        if at_ns > self.since_ns:
+            self.pending.append(Segment(self.phase, self.since_ns, at_ns, self.attempt))
+        self.phase, self.since_ns = following, at_ns
+
+    def settle(self) -> list[Segment]:
+        """Count what is pending as what it is."""
+        settled, self.pending = self.pending, []
+        for segment in settled:
+            phase, duration_ns = segment.phase, segment.end_ns - segment.start_ns
+            self.totals[phase] += duration_ns
+            self.rank_totals[phase] += duration_ns * self.ranks
+            if phase in PRODUCTIVE:
+                self.productive_ns += duration_ns
+            elif segment.cut_short:
+                self.cut_short_ns += duration_ns
+        return settled
+
+    def settle_certain(self) -> list[Segment]:
+        """The same, unless work waits for its step."""
+        if any(segment.phase is Phase.WORK for segment in self.pending):
+            return []
+        return self.settle()
+
+    def elapse(self, at_ns: int) -> list[Segment]:
+        """Count the open stretch up to now, where it cannot become anything else."""
+        if self.phase not in CERTAIN or self.pending:
+            return []
+        self.close(at_ns, self.phase)
+        return self.settle()
+
+    def interrupt(self, at_ns: int, following: Phase) -> list[Segment]:
+        """Count what is pending as what it is now that its step will never be finished."""
+        ended = len(self.pending)
+        self.close(at_ns, following)
+        self.pending = [
+            _interrupted(segment, is_open=place == ended)
+            for place, segment in enumerate(self.pending)
+        ]
+        return self.settle()
+
+
+def _interrupted(segment: Segment, is_open: bool) -> Segment:
+    """What a stretch was, given that its step was cut short; `is_open`: while it went on."""
+    if segment.phase is Phase.WORK or (is_open and segment.phase is Phase.EVALUATION):
+        return replace(segment, phase=Phase.INTERRUPTED)
+    if is_open and segment.phase is Phase.SAVE_STALL:
+        return replace(segment, cut_short=True)
+    return segment
