@@ -80,10 +80,23 @@ class RunDir:
         """Folder of what was seen when attempt `attempt` failed: stacks, exit causes."""
         return self.path / "incidents" / str(attempt)
 
+    def stacks(self, attempt: int, rank: int) -> Path:
+        """What rank `rank` was doing when attempt `attempt` failed."""
+        return self.incident(attempt) / f"rank-{rank}.txt"
+
+    def exits(self, attempt: int) -> Path:
+        """How every rank of attempt `attempt` ended, when it failed."""
+        return self.incident(attempt) / "exits.json"
+
     @property
     def cache(self) -> Path:
         """Folder of what can be recomputed from the log at any time."""
         return self.path / "cache"
+
+    @property
+    def fold(self) -> Path:
+        """How far the log is folded, so that a reader takes in the rest alone."""
+        return self.cache / "fold.msgpack"
 
     @property
     def exporter(self) -> Path:

@@ -1,0 +1,105 @@
+"""Which rank ended an attempt, and why. Decides, from the exits of all ranks.
+
+The first to exit is not blindly the one to blame: when a rank is killed, its peers fail within
+milliseconds because their connections break, and one of them may well be noticed first.
+"""
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.events import Cause
+from launch.exits import Exit, ending, signal_name
+
+OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")
+PEER_LOST = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "connection refused",
+    "connection was likely closed",
+    "connectfullmesh failed",
+    "broken pipe",
+    "timed out waiting",
+    "socket timeout",
+    "wait timeout",
+    "remote process exited",
+    "remote error",
+    "communicator was aborted",
+    "no longer healthy",
+    "failed to recv",
+    "failed to send",
+)
+"""What gloo, NCCL and the store say on a rank when another one is gone."""
+FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that say nothing of the program: that it died of one twice is no sign of a mistake in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """Which rank ended the attempt, and why."""
+
+    rank: int | None
+    """None if it was no rank."""
+    cause: Cause
+    reason: str
+    signature: str
+    """Equal for two failures that look like the same mistake; empty where chance is to blame."""
+
+    def __str__(self) -> str:
+        return self.reason if self.rank is None else f"rank {self.rank} {self.reason}"
+
+
+def blame(failed: Sequence[Exit], *, out_of_memory: bool = False) -> Blame:
+    """Whom to blame of those that failed, at least one.
+
+    `out_of_memory` says that the kernel killed a process of this machine or container for memory
+    while the attempt ran.
+    """
+    culprit = min(failed, key=lambda exit_: (is_consequence(exit_), _when_ns(exit_)))
+    cause, reason = _cause(culprit, out_of_memory)
+    return Blame(culprit.rank, cause, reason, _signature(culprit))
+
+
+def is_settled(failed: Sequence[Exit]) -> bool:
+    """False while all that failed may have failed because of a rank whose end is yet to be seen."""
+    return not all(is_consequence(exit_) for exit_ in failed)
+
+
+def is_consequence(exit_: Exit) -> bool:
+    """True if the exit looks like that of a rank that lost a peer."""
+    if exit_.status == -signal.SIGABRT and exit_.raised is None:
+        return True  # NCCL's watchdog aborts a rank whose peer is gone
+    if exit_.raised is None:
+        return False
+    text = exit_.raised.message.lower()
+    return any(sign in text for sign in PEER_LOST)
+
+
+def _when_ns(exit_: Exit) -> int:
+    """When the rank was lost: a Python process takes its time from an exception to its exit."""
+    if exit_.raised is None or exit_.raised.at_ns is None:
+        return exit_.at_ns
+    return exit_.raised.at_ns
+
+
+def _cause(exit_: Exit, out_of_memory: bool) -> tuple[Cause, str]:
+    if exit_.status < 0:
+        name = signal_name(-exit_.status)
+        if out_of_memory and exit_.status == -signal.SIGKILL:
+            return Cause.OOM, f"killed by {name}: the machine or container is out of memory"
+        return Cause.SIGNAL, f"killed by {name}"
+    if exit_.raised is not None:
+        cause = Cause.OOM if exit_.raised.kind in OUT_OF_MEMORY else Cause.EXCEPTION
+        return cause, exit_.raised.message.partition("\n")[0]
+    if exit_.status == 0:
+        after = "" if exit_.step is None else f", after step {exit_.step}"
+        return Cause.EXIT, f"left with exit code 0 before the job was done{after}"
+    return Cause.EXIT, ending(exit_.status)
+
+
+def _signature(exit_: Exit) -> str:
+    if is_consequence(exit_) or -exit_.status in FROM_OUTSIDE:
+        return ""
+    if exit_.raised is not None:
+        return f"{exit_.raised.message} at {exit_.raised.where}"
+    return ending(exit_.status)

@@ -1,0 +1,28 @@
+"""The command `harness run`, as the command line finds it: arguments in, exit status out.
+
+Nothing heavy is imported here, so that what is imported is imported by one thread.
+"""
+
+import sys
+
+from launch import options, warm
+from launch.options import UsageError
+
+USAGE = 2
+
+
+def run(argv: list[str]) -> int:
+    """Run a distributed PyTorch job that survives its ranks.
+
+    Takes torchrun's flags and its own, then a script or `-m module` with its arguments. In a rank,
+    which is a fork of this process, it ends in `SystemExit`.
+    """
+    threads = warm.keep_to_one_thread()
+    try:
+        asked = options.parse(argv)
+        from launch.launcher import launch
+
+        return launch(asked, threads)
+    except UsageError as error:
+        print(f"harness run: {error}\n(see harness run --help)", file=sys.stderr)  # noqa: T201
+        return USAGE

@@ -1,0 +1,253 @@
+"""The parent of all ranks: it forks them, reaps them, adopts their orphans and kills them all.
+
+Forked from the launcher while that is warm and has one thread; started as a bare interpreter where
+that cannot be, and then ranks start cold. It ends, and everything below it, when its launcher does.
+"""
+
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import NoReturn
+
+import msgspec
+
+from launch import processes, rank
+from launch.rank import Kind, Program
+
+MAX_MESSAGE_BYTES = 1 << 20
+STOP_CHECK_S = 0.05
+"""Longest wait for a death while stopping, before all children are looked for and killed again."""
+RESTORED_SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGCHLD,
+)
+
+
+class Order(msgspec.Struct, frozen=True, tag=True):
+    """Start a process."""
+
+    name: str
+    environment: dict[str, str]
+    """What to set beyond the launcher's own environment."""
+    directory: str
+    output: str
+    """File to which standard output is appended …"""
+    errors: str
+    """… and standard error."""
+    stacks: str = ""
+    """File to which the process writes its stacks when asked."""
+    arguments: tuple[str, ...] = ()
+
+
+class Signal(msgspec.Struct, frozen=True, tag=True):
+    """Send a signal to processes that live and catch it, or to all that live if it is `forced`."""
+
+    number: int
+    names: tuple[str, ...]
+    forced: bool = False
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """Kill every process below this one; answered when none is left."""
+
+
+class Started(msgspec.Struct, frozen=True, tag=True):
+    """A process runs."""
+
+    name: str
+    pid: int
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """A process ended."""
+
+    name: str
+    pid: int
+    status: int
+    """Exit code, or the negative number of the signal that ended it."""
+    at_ns: int
+    """CLOCK_MONOTONIC at which it was noticed."""
+
+
+class Stopped(msgspec.Struct, frozen=True, tag=True):
+    """No process below this one is left."""
+
+
+Request = Order | Signal | Stop
+Answer = Started | Ended | Stopped
+Body = Callable[[Order], NoReturn]
+"""What a started process does once its streams, environment and signals are in place."""
+
+
+class _Server:
+    def __init__(self, connection: socket.socket, body: Body) -> None:
+        self._connection = connection
+        self._body = body
+        self._pid = os.getpid()
+        self._names: dict[int, str] = {}
+        self._pidfds: dict[int, int] = {}
+        self._decode = msgspec.json.Decoder(Request).decode
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(connection, selectors.EVENT_READ)
+
+    def serve(self) -> None:
+        """Obey until the launcher is gone, and then leave nothing behind."""
+        while True:
+            # A rank's pidfd wakes us; orphans that ended are reaped along with it.
+            ready = [key.fileobj for key, _ in self._selector.select()]
+            self._reap()
+            if self._connection in ready:
+                message = _receive(self._connection)
+                if not message:
+                    break
+                self._obey(self._decode(message))
+        self._kill_all()
+
+    def _obey(self, request: Request) -> None:
+        match request:
+            case Order():
+                self._start(request)
+            case Signal(number, names, forced):
+                for pid, name in self._names.items():
+                    if name in names and (forced or processes.has_handler(pid, number)):
+                        os.kill(pid, number)
+            case Stop():
+                self._kill_all()
+                self._answer(Stopped())
+
+    def _start(self, order: Order) -> None:
+        pid = os.fork()
+        if pid == 0:
+            self._become(order)
+        pidfd = os.pidfd_open(pid)
+        self._names[pid], self._pidfds[pid] = order.name, pidfd
+        self._selector.register(pidfd, selectors.EVENT_READ)
+        self._answer(Started(order.name, pid))
+
+    def _become(self, order: Order) -> NoReturn:
+        """Turn this fresh fork into the process that was ordered."""
+        try:
+            self._selector.close()
+            self._connection.close()
+            for pidfd in self._pidfds.values():
+                os.close(pidfd)
+            _enter(order, self._pid)
+        except BaseException:  # noqa: BLE001 - nothing of this may be taken for the launcher's own
+            traceback.print_exc()
+            os._exit(1)
+        self._body(order)
+
+    def _reap(self) -> None:
+        """Report every process that ended; orphans end without a word."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if name := self._names.pop(pid, None):
+                pidfd = self._pidfds.pop(pid)
+                self._selector.unregister(pidfd)
+                os.close(pidfd)
+                exitcode = os.waitstatus_to_exitcode(status)
+                self._answer(Ended(name, pid, exitcode, time.monotonic_ns()))
+
+    def _kill_all(self) -> None:
+        """Kill our children, then the orphans that their deaths make ours, until none is left.
+
+        Only direct children are ever killed: their pids cannot be anybody else's before we reap.
+        """
+        while _has_children():
+            for pid in processes.children(self._pid):
+                os.kill(pid, signal.SIGKILL)
+            signal.sigtimedwait({signal.SIGCHLD}, STOP_CHECK_S)
+            self._reap()
+
+    def _answer(self, answer: Answer) -> None:
+        # A launcher that is gone shows at the next look at the connection.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self._connection.send(msgspec.json.encode(answer))
+
+
+def serve(connection: socket.socket, launcher: int, body: Body) -> None:
+    """Be the fork server until `launcher` ends. In a started process: ends in `SystemExit`."""
+    processes.name_this_process("fork-server")
+    # Not SIGKILL: somebody has to kill the children of ranks, which outlive their parents. The end
+    # of the connection wakes us to do so, and SIGCONT lets us see it even if we were stopped.
+    processes.die_with(launcher, signal.SIGCONT)
+    processes.adopt_orphans()
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    _Server(connection, body).serve()
+
+
+def _enter(order: Order, parent: int) -> None:
+    """Session, signals, streams, folder and environment of a started process."""
+    processes.die_with(parent)
+    os.setsid()
+    processes.name_this_process(order.name)
+    for number in RESTORED_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for descriptor, path, flags in (
+        (0, os.devnull, os.O_RDONLY),
+        (1, order.output, os.O_WRONLY | os.O_APPEND | os.O_CREAT),
+        (2, order.errors, os.O_WRONLY | os.O_APPEND | os.O_CREAT),
+    ):
+        opened = os.open(path, flags, 0o644)
+        os.dup2(opened, descriptor)
+        if opened != descriptor:
+            os.close(opened)
+    rank.open_streams()
+    os.environ.update(order.environment)
+    os.chdir(order.directory)
+
+
+def start_cold(program: Program) -> Body:
+    """A body that becomes a fresh interpreter, which has everything still to import."""
+
+    def body(order: Order) -> NoReturn:
+        command = [sys.executable, rank.__file__, order.stacks, program.kind, program.target]
+        os.execv(sys.executable, [*command, *program.arguments])  # noqa: S606
+
+    return body
+
+
+def _receive(connection: socket.socket) -> bytes:
+    """The next message; empty if the other side is gone."""
+    try:
+        return connection.recv(MAX_MESSAGE_BYTES)
+    except ConnectionResetError:
+        return b""
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def main(arguments: Iterable[str]) -> None:
+    """Be a cold fork server: `DESCRIPTOR LAUNCHER KIND TARGET ARGUMENTS…`."""
+    descriptor, launcher, kind, target, *rest = arguments
+    program = Program(Kind(kind), target, tuple(rest))
+    serve(socket.socket(fileno=int(descriptor)), int(launcher), start_cold(program))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

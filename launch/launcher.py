@@ -1,0 +1,188 @@
+"""A launcher's life around its attempts: what is opened before the first, and closed after the last.
+
+The order matters. The fork server is forked while this process is warm, has one thread and has opened
+nothing; all that can be refused is refused before the first rank starts.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from typing import NoReturn
+
+from torch.distributed.run import config_from_args
+
+from harness import events, exactness, session, settings, slots
+from harness.checkpoint.store import StoreError
+from harness.events import EXIT_CODES, Outcome
+from harness.recorder import Recorder
+from harness.slots import Mark
+from launch import companions, preparation, processes, rank, warm
+from launch.agent import Agent, Ranks
+from launch.companions import Companion
+from launch.course import Course, Ending
+from launch.environment import Shared
+from launch.forkserver import Order
+from launch.options import Options, UsageError
+from launch.preparation import Prepared
+from launch.rank import Program
+from launch.spawner import Spawner
+from launch.watch import Watch
+
+NONE_NAMED = ("", "none")
+"""What torchrun's `--rdzv-id` is when nobody gave one."""
+
+
+def launch(asked: Options, threads: str | None) -> int:
+    """Run what was asked for; gives the exit status. `threads` is the user's OMP_NUM_THREADS.
+
+    Raises `UsageError`. In a rank, which is a fork of this process, it ends in `SystemExit`.
+    """
+    prepared = preparation.prepare(asked, os.environ)
+    spawner = _spawner(asked)
+    processes.adopt_orphans()
+    try:
+        ranks = _ranks(asked, prepared, threads)
+        with preparation.held(prepared.run_dir):
+            preparation.arm(prepared, asked, ranks.world_size)
+            settings.write(prepared.run_dir.settings, prepared.record)
+            ending = _Launcher(asked, prepared, ranks).run(spawner)
+    finally:
+        spawner.close()
+    return EXIT_CODES[ending.outcome]
+
+
+def _spawner(asked: Options) -> Spawner:
+    """Fork the fork server, or start a cold one where that cannot be."""
+    cold = "asked for by --cold"
+    if not asked.cold:
+        warm.load()
+        try:
+            warm.preload(asked.preload)
+        except ImportError as error:
+            raise UsageError(f"--preload {','.join(asked.preload)}: {error}") from None
+        cold = warm.obstacle()
+    if cold:
+        return Spawner.execute(asked.program, cold)
+    return Spawner.fork(_body(asked.program))
+
+
+def _body(program: Program) -> Callable[[Order], NoReturn]:
+    def body(order: Order) -> NoReturn:
+        rank.play_forked(program, order.stacks)
+
+    return body
+
+
+def _ranks(asked: Options, prepared: Prepared, threads: str | None) -> Ranks:
+    """Count the ranks, and settle what they are told.
+
+    Counting devices may touch them, so not before the fork server is forked.
+    """
+    try:
+        config, _, _ = config_from_args(asked.torch)
+    except (AssertionError, RuntimeError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    world_size = config.nproc_per_node
+    if world_size < 1:
+        raise UsageError(f"--nproc-per-node {asked.ranks} is below 1")
+    wanted = settings.values(prepared.record.settings).threads
+    given = int(threads) if threads is not None and threads.isdecimal() else 0
+    run_id = prepared.record.run_id
+    return Ranks(
+        world_size=world_size,
+        role=config.role,
+        max_restarts=asked.limits.restarts,
+        shared=Shared(
+            run_dir=prepared.run_dir,
+            run_id=run_id,
+            elastic_id=run_id if config.run_id in NONE_NAMED else config.run_id,
+            settings=prepared.record.settings,
+            threads=exactness.threads_for(wanted or given, world_size),
+        ),
+    )
+
+
+class _Launcher:
+    """What is open while attempts run."""
+
+    def __init__(self, asked: Options, prepared: Prepared, ranks: Ranks) -> None:
+        self._asked = asked
+        self._run_dir = prepared.run_dir
+        self._record = prepared.record
+        self._continued = prepared.continued
+        self._ranks = ranks
+
+    def run(self, spawner: Spawner) -> Ending:
+        """Lead the run to its end, and report it. Raises `UsageError` for storage of another run."""
+        try:
+            asked = settings.values(self._record.settings)
+            store = session.checkpoint_store(self._run_dir, self._record.run_id, asked)
+        except (StoreError, OSError) as error:
+            raise UsageError(str(error)) from None
+        self._announce()
+        recorder = Recorder(self._run_dir, self._record.run_id, "launcher-0")
+        with ExitStack() as stack:
+            stack.enter_context(closing(recorder))
+            watch = stack.enter_context(Watch())
+            recorder.write(events.RunStarted(self._record.run_id, self._ranks.world_size))
+            beside = self._companions()
+            for name, companion in beside.items():
+                watch.add(companion, name)
+            course = Course(
+                program=self._asked.program,
+                limits=self._asked.limits,
+                grace_s=self._asked.grace_s,
+                recorder=recorder,
+                watch=watch,
+                claim_attempt=store.claim_attempt,
+                companions=beside,
+                view=_Blind(),
+                say=self._say,
+            )
+            agent = Agent(self._ranks, spawner, course.lead)
+            agent.run()
+            for companion in beside.values():
+                companion.stop()
+            recorder.write(events.RunFinished(course.ending.outcome, course.ending.reason))
+        self._report(course.ending)
+        return course.ending
+
+    def _companions(self) -> dict[str, Companion]:
+        beside: dict[str, Companion] = {}
+        path = self._run_dir.path
+        with self._run_dir.launcher_log.open("ab") as log:
+            if self._record.armed:
+                beside["injector"] = companions.start("injector", companions.injector(path), log)
+            if self._asked.metrics:
+                command = companions.exporter(path, self._asked.metrics_port)
+                beside["exporter"] = companions.start("exporter", command, log)
+        return beside
+
+    def _announce(self) -> None:
+        for note in self._asked.notes:
+            self._say(note)
+        verb = "continuing" if self._continued else "starting"
+        self._say(f"{verb} {self._run_dir.path} with {self._ranks.world_size} ranks")
+        slot = slots.read(self._run_dir.slot(0))
+        if slot is not None and slot.mark is Mark.FINISHED:
+            self._say(f"it finished step {slot.step} already: ranks go on if that is not the last")
+
+    def _report(self, ending: Ending) -> None:
+        reason = f": {ending.reason}" if ending.reason else ""
+        line = f"{ending.outcome}{reason}"
+        if ending.outcome is Outcome.FAILED:
+            print(f"harness run: {line}", file=sys.stderr, flush=True)  # noqa: T201
+        else:
+            self._say(line)
+
+    def _say(self, line: str) -> None:
+        if not self._asked.quiet:
+            print(line, flush=True)  # noqa: T201
+
+
+class _Blind:
+    """Shows nothing."""
+
+    def poll(self) -> None:
+        """See `View`."""

@@ -1,0 +1,237 @@
+"""What `harness run` was asked for: torchrun's flags and ours, checked before anything starts.
+
+torch's own parser reads them, so every flag of torchrun is known here. Those without a meaning on one
+node are said to have none, and those that would change what runs are refused by name.
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NoReturn
+
+from harness.settings import DEFAULTS, Settings
+from launch.rank import Kind, Program
+from launch.restarts import NS, Limits
+
+DEFAULT_RESTARTS = 10
+DEFAULT_WINDOW_S = 3600.0
+DEFAULT_GRACE_S = 60.0
+
+SETTINGS_HELP = {
+    "checkpoints": "fsspec URL or folder of the checkpoints (default: the run's own checkpoints/)",
+    "save_every_steps": "steps between saves; 0 saves at the end alone",
+    "keep": "how many verified checkpoints are kept",
+    "shard_bytes": "size in bytes at which a rank's shard is split into another file",
+    "seed": "base of every random stream",
+    "threads": "CPU threads of a rank; 0 takes cores divided by ranks",
+    "digest_every_steps": "steps between digests of the whole state; 0 digests the last step alone",
+    "resume": "`auto`, `fresh` (from nothing, beside commits that exist) or a step",
+    "exact": "refuse to resume where the bits may differ",
+    "static_batch": "refuse to resume at a world size that changes the global batch",
+}
+REFUSED = {
+    "no_python": "ranks are forks of a Python process",
+    "virtual_local_rank": "each rank sees all devices and takes the one of its LOCAL_RANK",
+    "numa_binding": "ranks are not bound to cores yet",
+    "logs_specs": "what ranks print goes to logs/ of the run directory",
+    "duplicate_stdout_filters": "what ranks print goes to logs/ of the run directory",
+    "duplicate_stderr_filters": "what ranks print goes to logs/ of the run directory",
+}
+WITHOUT_EFFECT = {
+    "log_dir": "what ranks print goes to logs/ of the run directory",
+    "redirects": "what ranks print goes to logs/ of the run directory",
+    "tee": "what ranks print goes to logs/ of the run directory",
+    "local_ranks_filter": "what ranks print goes to logs/ of the run directory",
+    "rdzv_endpoint": "the launcher hosts a fresh store for each attempt",
+    "rdzv_conf": "the launcher hosts a fresh store for each attempt",
+    "node_rank": "there is one node",
+    "master_port": "each attempt takes a free port",
+    "local_addr": "ranks meet on the loopback address",
+    "monitor_interval": "deaths are noticed as they happen",
+    "shutdown_timeout": "survivors of a failure are killed at once; see --grace for SIGTERM",
+}
+
+
+class UsageError(ValueError):
+    """A mistake in how the command was called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked for."""
+
+    program: Program
+    ranks: str
+    """`--nproc-per-node` as given; `gpu` and the like are counted after the fork server is forked."""
+    run: Path | None
+    settings: dict[str, Any]
+    limits: Limits
+    grace_s: float
+    preload: tuple[str, ...]
+    cold: bool
+    faults: Path | None
+    tape: Path | None
+    metrics_port: int | None
+    metrics: bool
+    quiet: bool
+    notes: tuple[str, ...]
+    torch: argparse.Namespace
+    """Everything, as torch's own `config_from_args` wants it."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line; torchrun's usage alone would fill the screen."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """What `argv` asks for. Raises `UsageError`; `--help` ends in `SystemExit`."""
+    parser = make_parser()
+    asked = parser.parse_args(list(argv))
+    defaults = {action.dest: action.default for action in parser._actions}
+    _refuse(asked, defaults)
+    return Options(
+        program=_program(asked),
+        ranks=asked.nproc_per_node,
+        run=asked.run,
+        settings=_settings(asked),
+        limits=Limits(asked.max_restarts, int(asked.restart_window * NS)),
+        grace_s=asked.grace,
+        preload=tuple(name for name in asked.preload.split(",") if name),
+        cold=asked.cold,
+        faults=asked.faults,
+        tape=asked.tape,
+        metrics_port=asked.metrics_port,
+        metrics=asked.metrics,
+        quiet=asked.quiet,
+        notes=tuple(
+            f"{_flag(name)} has no effect: {why}"
+            for name, why in WITHOUT_EFFECT.items()
+            if getattr(asked, name) != defaults[name]
+        ),
+        torch=asked,
+    )
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of torchrun, with our flags in a group of their own."""
+    from torch.distributed.run import get_args_parser
+
+    theirs = get_args_parser()
+    parser = _Parser(
+        prog="harness run",
+        description="Run a distributed PyTorch job that survives its ranks. Takes torchrun's flags and its own.",
+        parents=[theirs],
+        add_help=False,
+    )
+    if "PET_MAX_RESTARTS" not in os.environ:
+        parser.set_defaults(max_restarts=DEFAULT_RESTARTS)
+    group = parser.add_argument_group("the run")
+    group.add_argument(
+        "--run",
+        type=Path,
+        metavar="DIR",
+        help="run directory; one that exists is continued (default: runs/<script>-<time>)",
+    )
+    _add_settings(group)
+    group.add_argument("--faults", type=Path, metavar="PLAN", help="break the run by this plan")
+    group.add_argument("--tape", type=Path, metavar="FILE", help="break the run by this tape")
+    group = parser.add_argument_group("the launcher")
+    group.add_argument(
+        "--restart-window",
+        type=float,
+        default=DEFAULT_WINDOW_S,
+        metavar="S",
+        help=f"seconds within which --max-restarts counts (default: {DEFAULT_WINDOW_S:g}; restarts: {DEFAULT_RESTARTS})",
+    )
+    group.add_argument(
+        "--grace",
+        type=float,
+        default=DEFAULT_GRACE_S,
+        metavar="S",
+        help=f"seconds for the last save after SIGTERM (default: {DEFAULT_GRACE_S:g})",
+    )
+    group.add_argument(
+        "--preload",
+        default="",
+        metavar="MODULES",
+        help="modules to import once for all ranks, separated by commas",
+    )
+    group.add_argument("--cold", action="store_true", help="start each rank as a fresh interpreter")
+    group.add_argument(
+        "--metrics-port", type=int, metavar="PORT", help="port of /metrics; 0 takes a free one"
+    )
+    group.add_argument(
+        "--no-metrics", dest="metrics", action="store_false", help="serve no /metrics"
+    )
+    group.add_argument("--quiet", action="store_true", help="say only what went wrong")
+    return parser
+
+
+def _add_settings(group: Any) -> None:
+    for field in fields(Settings):
+        flag = "--" + field.name.replace("_", "-")
+        text = f"{SETTINGS_HELP[field.name]} (default: {field.default})"
+        if isinstance(field.default, bool):
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+        else:
+            group.add_argument(flag, metavar="VALUE", help=text)
+
+
+def _settings(asked: argparse.Namespace) -> dict[str, Any]:
+    given = {key: getattr(asked, key) for key in DEFAULTS}
+    given = {key: value for key, value in given.items() if value is not None}
+    if "checkpoints" in given and "://" not in given["checkpoints"]:
+        given["checkpoints"] = str(Path(given["checkpoints"]).expanduser().absolute())
+    return given
+
+
+def _program(asked: argparse.Namespace) -> Program:
+    target, arguments = asked.training_script, tuple(asked.training_script_args)
+    if asked.module:
+        return Program(Kind.MODULE, target, arguments)
+    if not Path(target).exists():
+        raise UsageError(
+            f"there is no script {target!r} in {Path.cwd()}: flags go before the script,"
+            " and a module needs -m"
+        )
+    return Program(Kind.SCRIPT, target, arguments)
+
+
+def _refuse(asked: argparse.Namespace, defaults: dict[str, Any]) -> None:
+    mistakes = [
+        f"{_flag(name)} is not supported: {why}"
+        for name, why in REFUSED.items()
+        if getattr(asked, name) != defaults[name]
+    ]
+    if asked.nnodes not in ("1", "1:1"):
+        mistakes.append(
+            f"--nnodes {asked.nnodes} is not supported yet: a run has one node, so use --nnodes 1"
+        )
+    mistakes += [
+        f"{flag} {value:g} is not a time: it must be {least} s or more"
+        for flag, value, least in (
+            ("--grace", asked.grace, 0),
+            ("--restart-window", asked.restart_window, 1),
+        )
+        if not value >= least
+    ]
+    if asked.max_restarts < 0:
+        mistakes.append(f"--max-restarts {asked.max_restarts} is below 0")
+    if asked.faults is not None and asked.tape is not None:
+        mistakes.append("--faults and --tape exclude each other: a plan is compiled into a tape")
+    if asked.metrics_port is not None and not 0 <= asked.metrics_port < 1 << 16:
+        mistakes.append(f"--metrics-port {asked.metrics_port} is no TCP port")
+    for path in (asked.faults, asked.tape):
+        if path is not None and not path.is_file():
+            mistakes.append(f"there is no file {path}")
+    if mistakes:
+        raise UsageError("\n".join(mistakes))
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

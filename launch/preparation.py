@@ -1,0 +1,180 @@
+"""Where a run is kept, what it was and is asked to be, and that nobody else runs it: `run.toml`.
+
+A directory belongs to one run for ever. Launching it again continues it, and what another launch fixed
+cannot be changed. Whatever cannot be is refused here, before any rank starts.
+"""
+
+import fcntl
+import os
+import platform
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import settings
+from harness.rundir import RunDir
+from harness.settings import Record, Setting
+from launch import companions
+from launch.options import Options, UsageError
+from launch.rank import Kind, Program
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A run that can be launched."""
+
+    run_dir: RunDir
+    record: Record
+    continued: bool
+    """It was launched before."""
+
+
+def prepare(asked: Options, environ: Mapping[str, str]) -> Prepared:
+    """Settle where the run is and what it is. Touches nothing. Raises `UsageError`."""
+    run_dir = RunDir.at(asked.run or _unused(asked.program))
+    earlier = _earlier(run_dir, asked.program)
+    resolved = _resolved(asked, earlier, environ)
+    record = Record(
+        run_id=earlier.run_id if earlier else f"{_stem(asked.program)}-{secrets.token_hex(4)}",
+        command=_command(asked.program),
+        settings=resolved,
+        environment=earlier.environment if earlier else _environment(),
+        armed=bool(asked.faults or asked.tape or (earlier and earlier.armed)),
+    )
+    return Prepared(run_dir, record, earlier is not None)
+
+
+@contextmanager
+def held(run_dir: RunDir) -> Iterator[None]:
+    """Make the directory and be its one launcher. Raises `UsageError` if there is one already.
+
+    No fork may happen before: it would hold the lock on.
+    """
+    try:
+        run_dir.create()
+        descriptor = os.open(run_dir.path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise UsageError(f"--run {run_dir.path} cannot be used: {error.strerror}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise UsageError(
+            f"another launcher is at work in {run_dir.path}: wait for it, or name another --run"
+        ) from None
+    finally:
+        os.close(descriptor)
+
+
+def arm(prepared: Prepared, asked: Options, ranks: int) -> None:
+    """Put the tape of faults in its place. Raises `UsageError` for a plan that cannot be compiled.
+
+    A run keeps its first tape: the same again is taken for the same.
+    """
+    if asked.faults is None and asked.tape is None:
+        return
+    tape = prepared.run_dir.tape
+    fresh = tape.with_name(f".{tape.name}.{os.getpid()}")
+    try:
+        if asked.faults is not None:
+            _compile(asked.faults, ranks, fresh)
+        elif asked.tape is not None:
+            fresh.write_bytes(asked.tape.read_bytes())
+        if tape.exists() and tape.read_bytes() != fresh.read_bytes():
+            raise UsageError(
+                f"{prepared.run_dir.path} has another tape of faults already, and a run keeps its"
+                " tape: leave --faults and --tape out to go on with it, or name another --run"
+            )
+        fresh.replace(tape)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _compile(plan: Path, ranks: int, tape: Path) -> None:
+    command = [sys.executable, "-m", *companions.compiler(plan, ranks, tape)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise UsageError(f"--faults {plan}: {done.stderr.strip() or done.stdout.strip()}")
+
+
+def _earlier(run_dir: RunDir, program: Program) -> Record | None:
+    """What an earlier launch wrote down; None for a new run."""
+    try:
+        earlier = settings.read(run_dir.settings)
+    except (OSError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    if earlier is not None:
+        was, now = _named(earlier.command), _named(_command(program))
+        if was != now:
+            raise UsageError(
+                f"{run_dir.path} is the run of {was}, and this is {now}: name another --run"
+            )
+    elif run_dir.path.is_dir() and any(run_dir.path.iterdir()):
+        raise UsageError(
+            f"{run_dir.path} is not empty and holds no run: name another --run, or empty it"
+        )
+    return earlier
+
+
+def _resolved(
+    asked: Options, earlier: Record | None, environ: Mapping[str, str]
+) -> dict[str, Setting]:
+    before = {} if earlier is None else earlier.settings
+    kept = {key: setting.value for key, setting in before.items() if setting.origin != "default"}
+    layers = [
+        ("flag", asked.settings),
+        ("environment", settings.from_environment(environ)),
+        ("run.toml", kept),
+    ]
+    try:
+        resolved = settings.resolve(layers)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if refused := settings.changed(before, resolved):
+        raise UsageError("\n".join(refused))
+    # An origin names where a value came from first, not the file that remembered it.
+    return {
+        key: before[key] if setting.origin == "run.toml" else setting
+        for key, setting in resolved.items()
+    }
+
+
+def _unused(program: Program) -> Path:
+    """`runs/<script>-<time>`, a directory that is not there yet."""
+    first = path = Path("runs") / f"{_stem(program)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    number = 1
+    while path.exists():
+        number += 1
+        path = first.with_name(f"{first.name}-{number}")
+    return path
+
+
+def _stem(program: Program) -> str:
+    if program.kind is Kind.MODULE:
+        return program.target.rpartition(".")[2]
+    return Path(program.target).resolve().stem
+
+
+def _command(program: Program) -> tuple[str, ...]:
+    prefix = ("-m",) if program.kind is Kind.MODULE else ()
+    return (*prefix, program.target, *program.arguments)
+
+
+def _named(command: Sequence[str]) -> str:
+    """What tells two programs apart: their name, not their arguments nor where they lie."""
+    return f"-m {command[1]}" if command[0] == "-m" else Path(command[0]).name
+
+
+def _environment() -> dict[str, str]:
+    import torch
+
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "machine": platform.platform(),
+    }

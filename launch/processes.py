@@ -1,0 +1,101 @@
+"""What only the kernel can settle about processes: who dies with whom, and who is whose child."""
+
+import ctypes
+import os
+import signal
+from collections.abc import Container, Iterator
+from functools import cache
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def die_with(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send `number` to this process when `parent` dies; at once if it has.
+
+    The kernel means the *thread* that forked this process; our parents fork from their main thread.
+    """
+    _prctl(PR_SET_PDEATHSIG, int(number))
+    if os.getppid() != parent:
+        os.kill(os.getpid(), number)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent dies, in whatever session it is."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def name_this_process(name: str) -> None:
+    """Show `name` (15 bytes of it) in `ps` and `top`."""
+    _prctl(PR_SET_NAME, name.encode())
+
+
+def children(parent: int) -> list[int]:
+    """Direct children of `parent`, dead ones that nobody waited for included."""
+    return [pid for pid, its_parent in _parents() if its_parent == parent]
+
+
+def kill_children(spared: Container[int]) -> None:
+    """Kill every child of this process but those in `spared`, and the orphans that become ours."""
+    while doomed := [pid for pid in children(os.getpid()) if pid not in spared]:
+        for pid in doomed:
+            os.kill(pid, signal.SIGKILL)
+        for pid in doomed:
+            os.waitpid(pid, 0)
+
+
+def count_threads() -> int:
+    """Threads of this process, those of C libraries included."""
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def holds_accelerator() -> bool:
+    """True if this process has a GPU's device open, which a fork would not survive."""
+    return any(
+        target.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri/")) for target in _open_files()
+    )
+
+
+def has_handler(pid: int, number: int) -> bool:
+    """True if `pid` lives and catches signal `number`, so that sending it does no harm."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    for line in status.splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    """Every process of the machine with its parent."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                stat = (folder / "stat").read_bytes()
+            except OSError:
+                continue  # it ended while we looked
+            # The name in brackets may hold anything, brackets included.
+            yield int(folder.name), int(stat.rpartition(b")")[2].split()[1])
+
+
+def _open_files() -> Iterator[str]:
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            yield str(descriptor.readlink())
+        except OSError:
+            continue  # the descriptor with which we listed
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, argument: int | bytes) -> None:
+    if _libc().prctl(option, argument, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}, {argument!r}): {os.strerror(number)}")

@@ -1,0 +1,178 @@
+"""What a rank's process does before and around the user's script, so that the script sees no launcher.
+
+Everything that differs from `python script.py` in a process forked from a warm parent is put right
+here. The standard library alone is imported; torch and NumPy are looked up if they are there.
+"""
+
+import builtins
+import faulthandler
+import json
+import os
+import random
+import runpy
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import NoReturn
+
+SCHEMA = 1
+STACKS_SIGNAL = signal.SIGRTMIN + 5
+"""Makes a rank write what all of its threads are doing; no library or scheduler is known to use it."""
+INTERRUPTED = 130
+
+
+class Kind(StrEnum):
+    """How a program is named."""
+
+    SCRIPT = "script"
+    MODULE = "module"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What every rank runs."""
+
+    kind: Kind
+    target: str
+    """Path of the script (or of a folder or archive with a `__main__.py`), or name of the module."""
+    arguments: tuple[str, ...] = ()
+
+
+def play_forked(program: Program, stacks: str) -> NoReturn:
+    """Run `program` in a process that was forked from a warm parent. Ends in `SystemExit`."""
+    # Forks share the parent's streams: without this all ranks would draw the same numbers.
+    random.seed()
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.seed()
+        # Set after the fork, OMP_NUM_THREADS does nothing.
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    _forget("launch")
+    play(program, stacks)
+
+
+def play(program: Program, stacks: str) -> NoReturn:
+    """Run `program` as `python` would, and record the exception that ends it. Ends in `SystemExit`."""
+    faulthandler.enable(all_threads=True)
+    faulthandler.register(STACKS_SIGNAL, file=Path(stacks).open("w"), all_threads=True)  # noqa: SIM115
+    try:
+        _run(program)
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever ends the script is to be recorded
+        trace = _own_part(error.__traceback__)
+        _record(error, trace)
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        interrupted = isinstance(error, KeyboardInterrupt)
+        raise SystemExit(INTERRUPTED if interrupted else 1) from None
+    raise SystemExit(0)
+
+
+def open_streams() -> None:
+    """Make `sys.stdin`, `sys.stdout` and `sys.stderr` anew over descriptors 0, 1 and 2.
+
+    Line by line: what a killed rank printed is in its log.
+    """
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # type: ignore[misc]  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = open(1, "w", 1, closefd=False)  # type: ignore[misc]  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(  # type: ignore[misc]  # noqa: SIM115
+        2, "w", 1, errors="backslashreplace", closefd=False
+    )
+
+
+def _run(program: Program) -> None:
+    main = ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = main
+    sys.argv = [program.target, *program.arguments]
+    if program.kind is Kind.MODULE:
+        _search_first(str(Path.cwd()))
+        # What `python -m` itself calls; `runpy.run_module` would take `__main__` away again
+        # before functions registered with `atexit` run.
+        runpy._run_module_as_main(program.target)  # type: ignore[attr-defined]
+    elif Path(program.target).is_dir() or program.target.endswith((".zip", ".pyz")):
+        _search_first(program.target)
+        runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
+    else:
+        _run_script(main, Path(program.target))
+
+
+def _run_script(main: ModuleType, script: Path) -> None:
+    _search_first(str(script.resolve().parent))
+    path = str(script.absolute())
+    main.__file__ = path
+    main.__loader__ = SourceFileLoader("__main__", path)
+    main.__dict__["__cached__"] = None
+    code = compile(script.read_bytes(), path, "exec", dont_inherit=True)
+    exec(code, main.__dict__)  # noqa: S102
+
+
+def _search_first(folder: str) -> None:
+    """Put `folder` where `python` puts the script's: in the place of the launcher's own."""
+    if sys.flags.safe_path:
+        return
+    sys.path[0:1] = [folder]
+    # A warm parent may have imported another module of the name of one beside the script.
+    for entry in Path(folder).iterdir() if Path(folder).is_dir() else ():
+        loaded = sys.modules.get(entry.stem)
+        is_module = entry.suffix == ".py" or (entry / "__init__.py").is_file()
+        if loaded is None or not is_module or entry.stem in sys.stdlib_module_names:
+            continue
+        origin = getattr(loaded, "__file__", None)
+        if origin is not None and not Path(origin).is_relative_to(Path(folder).resolve()):
+            _forget(entry.stem)
+
+
+def _forget(package: str) -> None:
+    """Drop `package` from the loaded modules, so that the script may bring one of that name."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        del sys.modules[name]
+
+
+def _own_part(trace: TracebackType | None) -> TracebackType | None:
+    """`trace` without the frames that stand above the user's program."""
+    above = {__file__, runpy.__file__, "<frozen runpy>"}
+    while trace is not None and trace.tb_frame.f_code.co_filename in above:
+        trace = trace.tb_next
+    return trace
+
+
+def _record(error: BaseException, trace: TracebackType | None) -> None:
+    """Write what ended this rank where the launcher looks, in the form of torch's `record`."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path is None:
+        return
+    callstack = "".join(traceback.format_exception(type(error), error, trace))
+    content = {
+        "schema": SCHEMA,
+        "type": type(error).__name__,
+        "where": _where(trace),
+        "at_ns": time.monotonic_ns(),
+        "message": {
+            "message": f"{type(error).__name__}: {error}",
+            "extraInfo": {"py_callstack": callstack, "timestamp": str(int(time.time()))},
+        },
+    }
+    try:
+        Path(path).write_text(json.dumps(content))
+    except OSError as reason:
+        print(f"harness: {path} cannot be written: {reason}", file=sys.stderr)  # noqa: T201
+
+
+def _where(trace: TracebackType | None) -> str:
+    """`file:line` of the innermost frame; empty where there is none."""
+    frames = traceback.extract_tb(trace)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+if __name__ == "__main__":
+    _, its_stacks, its_kind, its_target, *its_arguments = sys.argv
+    open_streams()
+    play(Program(Kind(its_kind), its_target, tuple(its_arguments)), its_stacks)

@@ -1,0 +1,148 @@
+"""The launcher's end of the fork server: start ranks, hear of their deaths, kill them all.
+
+Everything that the launcher learns about processes comes through this one connection.
+"""
+
+import gc
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+
+from launch import forkserver
+from launch.forkserver import Answer, Body, Ended, Order, Request, Signal, Started, Stop, Stopped
+from launch.rank import Program
+
+
+class ForkServerLostError(Exception):
+    """The fork server died, and every rank with it."""
+
+
+class Spawner:
+    """Starts processes through a fork server of its own."""
+
+    pid: int
+    """Of the fork server."""
+    cold: str
+    """Why its processes start cold; empty if they are forked from a warm parent."""
+
+    def __init__(self, connection: socket.socket, pid: int, cold: str = "") -> None:
+        self._connection = connection
+        self.pid = pid
+        self.cold = cold
+        self._waiting: list[Ended] = []
+        self._decode = msgspec.json.Decoder(Answer).decode
+
+    @classmethod
+    def fork(cls, body: Body) -> "Spawner":
+        """Fork this process, warm as it is; it must have one thread.
+
+        Returns in this process alone: every started process leaves through here by `SystemExit`.
+        """
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        launcher = os.getpid()
+        gc.collect()
+        gc.freeze()  # a collection in a child would copy every page of the parent that it marks
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            forkserver.serve(theirs, launcher, body)
+            os._exit(0)
+        theirs.close()
+        gc.unfreeze()
+        return cls(ours, pid)
+
+    @classmethod
+    def execute(cls, program: Program, reason: str) -> "Spawner":
+        """Start a bare interpreter whose processes import everything themselves, for `reason`."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", "-m", forkserver.__name__),
+                    *(str(theirs.fileno()), str(os.getpid())),
+                    *(program.kind, program.target, *program.arguments),
+                ],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+            )
+        return cls(ours, process.pid, reason)
+
+    def fileno(self) -> int:
+        """Readable when `ended` has something to say."""
+        return self._connection.fileno()
+
+    def start(self, orders: Sequence[Order]) -> dict[str, int]:
+        """Start a process for each order; gives their pids by name."""
+        for order in orders:
+            self._send(order)
+        pids: dict[str, int] = {}
+        while len(pids) < len(orders):
+            answer = self._receive()
+            if isinstance(answer, Started):
+                pids[answer.name] = answer.pid
+            elif isinstance(answer, Ended):
+                self._waiting.append(answer)
+        return pids
+
+    def ended(self) -> list[Ended]:
+        """The processes that ended since the last call, without waiting for any."""
+        self._connection.setblocking(False)
+        try:
+            while True:
+                answer = self._receive()
+                if isinstance(answer, Ended):
+                    self._waiting.append(answer)
+        except BlockingIOError:
+            self._connection.setblocking(True)
+        ended, self._waiting = self._waiting, []
+        return ended
+
+    def signal(self, number: int, names: Sequence[str], *, forced: bool = False) -> None:
+        """Send a signal to those of `names` that live and catch it, or to all that live."""
+        self._send(Signal(number, tuple(names), forced))
+
+    def stop(self, timeout_s: float) -> list[Ended] | None:
+        """Kill everything below the fork server; gives the deaths, or None if some do not die."""
+        self._send(Stop())
+        ended = self._waiting
+        self._waiting = []
+        deadline = time.monotonic() + timeout_s
+        try:
+            while (left_s := deadline - time.monotonic()) > 0:
+                self._connection.settimeout(left_s)
+                answer = self._receive()
+                if isinstance(answer, Stopped):
+                    return ended
+                if isinstance(answer, Ended):
+                    ended.append(answer)
+        except TimeoutError:
+            pass
+        finally:
+            self._connection.settimeout(None)
+        return None
+
+    def close(self) -> None:
+        """End the fork server and everything below it, and wait until it is gone."""
+        self._connection.close()
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+    def _send(self, request: Request) -> None:
+        try:
+            self._connection.send(msgspec.json.encode(request))
+        except (BrokenPipeError, ConnectionResetError):
+            raise ForkServerLostError from None
+
+    def _receive(self) -> Answer:
+        message = forkserver._receive(self._connection)
+        if not message:
+            raise ForkServerLostError
+        return self._decode(message)
