@@ -132,8 +132,16 @@ def _registration(values: Any, run_dir: RunDir) -> Registration:
         start_ticks=_whole(values["start_ticks"]),
         boot_id=str(values["boot_id"]),
         attempt=_whole(values["attempt"]),
-        event_file=run_dir.path / str(values["event_file"]),
+        event_file=run_dir.path / _name(values["event_file"]),
     )
+
+
+def _name(value: Any) -> str:
+    """`value` if a file can have that name."""
+    if not isinstance(value, str) or "\0" in value:
+        raise TypeError(f"{value!r} is not the name of a file")
+    os.fsencode(value)
+    return value
 
 
 def _whole(value: Any) -> int:
@@ -154,11 +162,17 @@ def stale(
     if registration.boot_id != boot_id:
         reason = f"rank {rank} registered on another machine, or before a reboot"
         return Refusal(Why.OTHER_BOOT, reason)
-    folder = registration.event_file.parent
-    if folder.resolve() != run_dir.events.resolve():
+    if not _same(registration.event_file.parent, run_dir.events):
         reason = f"{registration.event_file} is not an event file of this run"
         return Refusal(Why.OTHER_RUN, reason)
     return None
+
+
+def _same(folder: Path, other: Path) -> bool:
+    try:
+        return folder.samefile(other)
+    except OSError:
+        return False
 
 
 def impostor(victim: Victim) -> Refusal | None:
@@ -169,6 +183,9 @@ def impostor(victim: Victim) -> Refusal | None:
     pid, registration = victim.pid, victim.registration
     try:
         ticks = start_ticks(pid)
+        if ticks != registration.start_ticks:
+            reason = f"process {pid} started at tick {ticks}, not {registration.start_ticks}"
+            return Refusal(Why.REUSED, f"{reason}: the pid was used again")
         held = holds(pid, registration.event_file)
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM) and not victim.is_dead():
@@ -176,9 +193,6 @@ def impostor(victim: Victim) -> Refusal | None:
         return Refusal(Why.GONE, f"process {pid} is gone ({error})")
     if victim.is_dead():
         return Refusal(Why.GONE, f"process {pid} is dead")
-    if ticks != registration.start_ticks:
-        reason = f"process {pid} started at tick {ticks}, not {registration.start_ticks}"
-        return Refusal(Why.REUSED, f"{reason}: the pid was used again")
     if not held:
         reason = f"process {pid} holds no lock on {registration.event_file}"
         return Refusal(Why.UNLOCKED, reason)
