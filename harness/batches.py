@@ -6,9 +6,10 @@ from typing import Generic, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import distributed as dist
 from torch.utils.data import DataLoader
 
-from harness.sampler import ResumableSampler
+from harness.sampler import ResumableSampler, place
 
 Batch = TypeVar("Batch")
 
@@ -18,7 +19,7 @@ class Batches(Generic[Batch]):
 
     Where the loader draws by a `ResumableSampler`, a state loaded into it takes effect with the
     next batch. Other loaders are begun again when they end. A `DataLoader` without a generator
-    gets one, for it would draw from the global stream at every start of an iteration.
+    gets one, for it would draw from the global stream whenever it is begun.
     """
 
     def __init__(self, loader: Iterable[Batch]) -> None:
@@ -32,7 +33,10 @@ class Batches(Generic[Batch]):
         self._iterator: Iterator[Batch] | None = None
         self._restarts = -1
         self._ids: list[NDArray[np.int64]] = []
-        self._own_generator = isinstance(loader, DataLoader) and loader.generator is None
+        self._generator: torch.Generator | None = None
+        if isinstance(loader, DataLoader) and loader.generator is None:
+            self._generator = loader.generator = torch.Generator()
+            self._seed([0, place("RANK", dist.get_rank, alone=0)])
 
     def __iter__(self) -> "Batches[Batch]":
         return self
@@ -65,9 +69,8 @@ class Batches(Generic[Batch]):
 
     def _begin(self) -> None:
         self._iterator = None  # the old one stops its workers before the new one starts its own
-        if self._own_generator:
-            assert isinstance(self.loader, DataLoader)
-            self.loader.generator = self._generator()
+        if self.sampler is not None:
+            self._seed([self.sampler.seed, self.sampler.rank, self.sampler.position])
         self._iterator = iter(self.loader)
         if self.sampler is not None:
             self._restarts = self.sampler.restarts
@@ -79,13 +82,11 @@ class Batches(Generic[Batch]):
         except StopIteration:
             raise ValueError("the loader is empty: it ended without a batch") from None
 
-    def _generator(self) -> torch.Generator:
-        """Seeds the workers' streams: others at every start, on every rank, the same on resume."""
-        key = [0, 0, 0]
-        if self.sampler is not None:
-            key = [self.sampler.seed, self.sampler.rank, self.sampler.position]
-        words = np.random.SeedSequence(key).generate_state(1, np.uint64)
-        return torch.Generator().manual_seed(int(words[0]))
+    def _seed(self, key: list[int]) -> None:
+        """Decide the workers' streams: others on every rank and at every place, the same on resume."""
+        if self._generator is not None:
+            words = np.random.SeedSequence(key).generate_state(1, np.uint64)
+            self._generator.manual_seed(int(words[0]))
 
 
 def _sampler_of(loader: object) -> ResumableSampler | None:

@@ -78,4 +78,6 @@ _SCALARS: tuple[tuple[type, Callable[[Any], bytes]], ...] = (
 def _bytes(tensor: torch.Tensor) -> memoryview:
     """The elements of `tensor` in row-major order: a view of its memory where that is possible."""
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    return plain.reshape(-1).view(torch.uint8).numpy().data
+    # A view of one element counts as contiguous whatever its stride, and cannot be seen as bytes.
+    flat = plain.as_strided((plain.numel(),), (1,))
+    return flat.view(torch.uint8).numpy().data

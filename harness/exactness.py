@@ -33,6 +33,7 @@ __all__ = [
 # What torch leaves without types.
 _CUDA: Any = torch.cuda
 _CUDNN: Any = torch.backends.cudnn
+_DETERMINISTIC: Any = torch.utils.deterministic
 
 # ── random streams ──────────────────────────────────────────────────────────────────────────────
 
@@ -144,7 +145,7 @@ def pin(threads: int, device: torch.device | str, exact: bool = True) -> dict[st
     if exact:
         torch.use_deterministic_algorithms(True, warn_only=False)
         # Filling fresh memory only serves to find programs that read it, and costs a few per cent.
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        _DETERMINISTIC.fill_uninitialized_memory = False
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False
         torch.set_float32_matmul_precision("highest")

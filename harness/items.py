@@ -1,11 +1,11 @@
 """Gives each sample random streams of its own, so that an item is the same wherever it is made."""
 
 import random
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch.utils.data import get_worker_info
+from torch.utils.data import Dataset, get_worker_info
 
 Item = TypeVar("Item")
 
@@ -25,7 +25,7 @@ class SampleIndex(int):
         return SampleIndex, (int(self), self.epoch)
 
 
-class SeededItems(Generic[Item]):
+class SeededItems(Dataset[Item]):
     """A dataset each of whose items draws from streams of its own, set by seed, epoch and sample.
 
     So an item is the same in any worker, on any rank, before and after a resume; and another one in

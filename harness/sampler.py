@@ -73,12 +73,14 @@ class ResumableSampler:
     @property
     def rank(self) -> int:
         """This process' rank."""
-        return _placed(self._rank, "RANK", dist.get_rank, 0)
+        return place("RANK", dist.get_rank, alone=0) if self._rank is None else self._rank
 
     @property
     def world_size(self) -> int:
         """How many ranks share each batch."""
-        return _placed(self._world_size, "WORLD_SIZE", dist.get_world_size, 1)
+        if self._world_size is None:
+            return place("WORLD_SIZE", dist.get_world_size, alone=1)
+        return self._world_size
 
     @property
     def epoch(self) -> int:
@@ -181,10 +183,8 @@ _WAYS_OUT: Mapping[str, str] = {
 }
 
 
-def _placed(given: int | None, variable: str, ask: Callable[[], int], alone: int) -> int:
-    """What was given; else what the process group says; else the environment; else `alone`."""
-    if given is not None:
-        return given
+def place(variable: str, ask: Callable[[], int], alone: int) -> int:
+    """What the process group says; before there is one, the environment; else `alone`."""
     if dist.is_available() and dist.is_initialized():
         return ask()
     return int(os.environ.get(variable, alone))
