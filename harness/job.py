@@ -290,6 +290,7 @@ class Job:
             fingerprint=now,
             every_steps=self.settings.save_every_steps,
             keep=self.settings.keep,
+            slot=self._slot,
         )
         self._step = 0 if found is None else found.step
         if found is not None:

@@ -59,22 +59,11 @@ def settle(member: Membership, run: str | None, chosen: Mapping[str, Any]) -> Se
     run_dir = RunDir.at(environ.get("HARNESS_RUN_DIR") or run or default_run_dir(member))
     run_dir.create()
     earlier = settings.read(run_dir.settings)
-    before = {} if earlier is None else earlier.settings
-    kept = {
-        key: setting.value
-        for key, setting in before.items()
-        if setting.origin != "default" and key not in settings.FOR_ONE_LAUNCH
-    }
-    resolved = settings.resolve(
-        [*_from_launcher(environ), ("run.toml", kept), ("join", dict(chosen))]
+    resolved = settings.renew(
+        _from_launcher(environ),
+        {} if earlier is None else earlier.settings,
+        [("join", dict(chosen))],
     )
-    if refused := settings.changed(before, resolved):
-        raise ValueError("\n".join(refused))
-    # An origin names where a value came from first, not the file that remembered it.
-    resolved = {
-        key: before[key] if setting.origin == "run.toml" else setting
-        for key, setting in resolved.items()
-    }
     if earlier is not None:
         run_id = earlier.run_id
     else:

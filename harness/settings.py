@@ -93,13 +93,42 @@ def values(resolved: Mapping[str, Setting]) -> Settings:
     return Settings(**{key: setting.value for key, setting in resolved.items()})  # type: ignore[arg-type]  # `resolve` converted each to its field's type
 
 
+def renew(
+    above: Iterable[tuple[str, Mapping[str, Any]]],
+    earlier: Mapping[str, Setting],
+    below: Iterable[tuple[str, Mapping[str, Any]]] = (),
+) -> dict[str, Setting]:
+    """The settings of a launch: layers above what an earlier launch wrote, that, layers below it.
+
+    An origin names where a value came from first, not the file that remembered it. Raises
+    `ValueError` for mistakes, and for a fixed setting that the earlier launch had otherwise.
+    """
+    kept = {
+        key: setting.value
+        for key, setting in earlier.items()
+        if setting.origin != "default" and key not in FOR_ONE_LAUNCH
+    }
+    resolved = resolve([*above, ("run.toml", kept), *below])
+    if refused := changed(earlier, resolved):
+        raise ValueError("\n".join(refused))
+    return {
+        key: earlier[key] if setting.origin == "run.toml" else setting
+        for key, setting in resolved.items()
+    }
+
+
 def changed(before: Mapping[str, Setting], now: Mapping[str, Setting]) -> list[str]:
-    """A line for each fixed setting that a continued run tries to change."""
+    """A line for each fixed setting that a continued run tries to change.
+
+    A launcher writes down its defaults before the script has said what it wants: the script may.
+    """
     return [
         f"{key} was {before[key].value!r} ({before[key].origin}) and cannot become"
         f" {now[key].value!r} ({now[key].origin}): start another run directory for that"
         for key in FIXED
-        if key in before and before[key].value != now[key].value
+        if key in before
+        and before[key].value != now[key].value
+        and (before[key].origin, now[key].origin) != ("default", "join")
     ]
 
 

@@ -52,6 +52,23 @@ def test_a_run_cannot_go_on_with_another_seed():
     ]
 
 
+def test_a_script_may_choose_what_its_launcher_left_at_the_default():
+    launched = settings.renew([("flag", {"keep": 5})], {})
+    joined = settings.renew([("flag", {"keep": 5})], launched, [("join", {"seed": 1})])
+    assert joined["seed"] == Setting(1, "join")
+    with pytest.raises(ValueError, match=r"seed was 1 \(join\) and cannot become 2 \(flag\)"):
+        settings.renew([("flag", {"seed": 2})], joined)
+
+
+def test_a_continued_run_keeps_what_was_set_and_where_it_came_from_but_not_what_one_launch_asked():
+    first = settings.renew([("flag", {"keep": 5, "resume": "fresh"})], {}, [("join", {"seed": 1})])
+    again = settings.renew([], first, [("join", {"seed": 9, "threads": 3})])
+    assert again["keep"] == Setting(5, "flag")
+    assert again["seed"] == Setting(1, "join")
+    assert again["threads"] == Setting(3, "join")
+    assert again["resume"] == Setting("auto", "default")
+
+
 def test_run_toml_reads_as_it_was_written(tmp_path):
     record = Record(
         run_id="a1",
