@@ -53,6 +53,9 @@ class Batches(Generic[Batch]):
         except StopIteration:
             self._begin()
             batch = self._first()
+        except Exception:
+            self._iterator = None  # whoever goes on gets the same batch again, not the one after it
+            raise
         if self.sampler is not None:
             self._ids.append(self.sampler.consumed())
         return batch
