@@ -7,10 +7,8 @@ counted is ever taken back, so a counter may be read after any entry.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.account import Account
 from harness.events import (
     AttemptStarted,
-    Cause,
     CheckpointDeleted,
     CheckpointRejected,
     DrainRequested,
@@ -24,7 +22,6 @@ from harness.events import (
     FaultInjected,
     FaultLifted,
     FaultSkipped,
-    Outcome,
     RankJoined,
     RanksSpawned,
     RanksStopped,
@@ -43,8 +40,9 @@ from harness.events import (
     TrainingResumed,
 )
 from harness.ledger import Rollback
+from harness.lives import Lives
 from harness.phases import NEXT_PHASE, OF_A_LIFE, PHASED, Phase
-from harness.recovery import Restart, Stage
+from harness.recovery import Stage
 from harness.segments import Segment
 from harness.tallies import Rank, Reading
 
@@ -54,7 +52,7 @@ class TimelineError(ValueError):
 
 
 @dataclass(slots=True)
-class Fold(Account):
+class Fold(Lives):
     """Folds a log. Entries come in the order of their instants; see `Account` for what it knows."""
 
     def feed(self, entry: Entry) -> Sequence[Segment]:
@@ -72,17 +70,14 @@ class Fold(Account):
             if kind is StepFinished:
                 self._late_step(entry, at_ns)
         else:
-            settled = self._admit(entry, at_ns)
+            settled = self._admit(entry, kind, at_ns)
             settled += _MOVE[kind](self, entry, at_ns)
         self.late += entry.at_ns < at_ns
         self.at_ns = at_ns
         return settled
 
-    # ── phases ──────────────────────────────────────────────────────────────────────────────
-
-    def _admit(self, entry: Entry, at_ns: int) -> list[Segment]:
+    def _admit(self, entry: Entry, kind: type[Event], at_ns: int) -> list[Segment]:
         """Check the entry against the table; an attempt whose beginning nobody saw begins here."""
-        kind = type(entry.event)
         unseen = entry.attempt > self.meter.attempt and kind not in OF_A_LIFE
         fails = unseen and self.meter.attempt > self.dead_attempt
         row = NEXT_PHASE[Phase.RESTART if fails else self.meter.phase]
@@ -93,121 +88,6 @@ class Fold(Account):
                 f" {entry.writer or 'the log'}); possible: {', '.join(sorted(k.__name__ for k in row))}"
             )
         return self._begin_attempt(entry.attempt, at_ns) if unseen else []
-
-    def _follow(self, entry: Entry, at_ns: int) -> None:
-        """Go where the table leads."""
-        phase = self.meter.phase
-        following = NEXT_PHASE[phase][type(entry.event)]
-        if following is Phase.SAVE_STALL or following is Phase.EVALUATION:
-            self.base = phase
-        self.meter.close(at_ns, self.base if following is None else following)
-
-    def _pause(self, entry: Entry, at_ns: int) -> list[Segment]:
-        """A save or an evaluation begins or ends: work before it goes on waiting for its step."""
-        self._follow(entry, at_ns)
-        return self.meter.settle_certain()
-
-    def _complete(self, entry: Entry, at_ns: int) -> list[Segment]:
-        """What waited was what it seemed to be."""
-        self._follow(entry, at_ns)
-        return self.meter.settle()
-
-    # ── lives and attempts ──────────────────────────────────────────────────────────────────
-
-    def _run_started(self, entry: Entry, at_ns: int) -> list[Segment]:
-        event, meter = entry.event, self.meter
-        assert isinstance(event, RunStarted)
-        settled: list[Segment] = []
-        if self.start_ns is None:
-            self.start_ns = meter.since_ns = at_ns
-        elif meter.phase is Phase.FINISHED:
-            meter.phase = Phase.DOWN
-        else:
-            settled = self._interrupt(self.at_ns, Phase.DOWN)
-        meter.close(at_ns, Phase.STARTUP)
-        settled += meter.settle()
-        self.interventions += self.lives > 0 and self.outcome is not Outcome.FINISHED
-        self.lives += 1
-        self.run_id, self.tool, meter.ranks = event.run_id, event.tool, event.world_size
-        self._end_life(None, "")
-        return settled
-
-    def _run_finished(self, entry: Entry, at_ns: int) -> list[Segment]:
-        event = entry.event
-        assert isinstance(event, RunFinished)
-        if event.outcome in (Outcome.FINISHED, Outcome.DRAINED):
-            settled = self._complete(entry, at_ns)
-        else:
-            settled = self._interrupt(at_ns, Phase.FINISHED)
-        self._end_life(event.outcome, event.reason)
-        return settled
-
-    def _end_life(self, outcome: Outcome | None, reason: str) -> None:
-        """Nothing of what the former launcher began goes on."""
-        self.outcome, self.outcome_reason = outcome, reason
-        self.dead_attempt, self.last_step_at_ns = self.attempt, None
-        self.recovery.abandon()
-
-    def _attempt_started(self, entry: Entry, at_ns: int) -> list[Segment]:
-        event = entry.event
-        assert isinstance(event, AttemptStarted)
-        settled: list[Segment] = []
-        if entry.attempt != self.attempt or self.attempt <= self.dead_attempt:
-            settled = self._begin_attempt(entry.attempt, at_ns)
-        settled += self._complete(entry, at_ns)
-        self.meter.ranks = event.world_size
-        return settled
-
-    def _begin_attempt(self, attempt: int, at_ns: int) -> list[Segment]:
-        """Attempt `attempt` begins; one that was still thought alive has failed."""
-        settled: list[Segment] = []
-        if self.attempt > self.dead_attempt:
-            settled = self._fail(None, None, "found out when the next attempt began", at_ns)
-        settled += self.meter.elapse(at_ns)
-        self.meter.attempt, self.idle = attempt, True
-        self.dead_attempt = min(self.dead_attempt, attempt - 1)
-        self.attempts += 1
-        self.recovery.begin_attempt(attempt)
-        self.recovery.reach(Stage.SPAWN, at_ns)
-        return settled
-
-    def _failure_detected(self, entry: Entry, at_ns: int) -> list[Segment]:
-        event = entry.event
-        assert isinstance(event, FailureDetected)
-        return self._fail(event.rank, event.cause, event.reason, at_ns)
-
-    def _fail(
-        self, rank: int | None, cause: Cause | None, reason: str, at_ns: int
-    ) -> list[Segment]:
-        settled = self._interrupt(at_ns, Phase.RESTART)
-        self.dead_attempt = self.attempt
-        restart = Restart(
-            attempt=self.attempt,
-            cause=cause,
-            reason=reason,
-            rank=rank,
-            failed_at_ns=at_ns,
-            last_step_at_ns=self.last_step_at_ns,
-            last_step=self.ledger.step,
-            burnt=self.idle and not self.faults.hit(self.attempt),
-            faults=self.faults.detect(self.attempt, at_ns),
-        )
-        self.recovery.fail(restart, self.idle, self.keep)
-        return settled
-
-    def _interrupt(self, at_ns: int, following: Phase) -> list[Segment]:
-        self.checkpoints.cut_short += self.phase is Phase.SAVE_STALL
-        return self.meter.interrupt(at_ns, following)
-
-    def _drain_requested(self, entry: Entry, at_ns: int) -> list[Segment]:
-        """A stall under way goes on as one; after it, and at once elsewhere, it is drain."""
-        if self.phase is Phase.FINISHED:
-            return []
-        if self.phase is Phase.SAVE_STALL:
-            settled = self.meter.settle()
-            self.base = Phase.DRAIN
-            return settled
-        return self._complete(entry, at_ns)
 
     # ── training ────────────────────────────────────────────────────────────────────────────
 
@@ -240,7 +120,8 @@ class Fold(Account):
         if event.step <= self.ledger.step:
             self._roll_back(event.step - 1, at_ns)
         before_ns = meter.totals[Phase.WORK]
-        settled = self._complete(entry, at_ns)
+        working = meter.phase is Phase.WORK  # by far the most frequent: straight through
+        settled = meter.advance(at_ns) if working else self._complete(entry, at_ns)
         if (worked_ns := meter.totals[Phase.WORK] - before_ns) > 0:
             self.step_durations.add(worked_ns)
         self._count(event, self.ledger.finish(event.step, at_ns, meter.productive_ns))
@@ -351,15 +232,15 @@ class Fold(Account):
 
 
 _MOVE: Mapping[type[Event], Callable[[Fold, Entry, int], list[Segment]]] = {
-    RunStarted: Fold._run_started,
-    AttemptStarted: Fold._attempt_started,
-    FailureDetected: Fold._failure_detected,
-    DrainRequested: Fold._drain_requested,
-    RunFinished: Fold._run_finished,
+    RunStarted: Lives._run_started,
+    AttemptStarted: Lives._attempt_started,
+    FailureDetected: Lives._failure_detected,
+    DrainRequested: Lives._drain_requested,
+    RunFinished: Lives._run_finished,
     RestoreStarted: Fold._restore_started,
     TrainingResumed: Fold._training_resumed,
     StepFinished: Fold._step_finished,
-    EvaluationStarted: Fold._pause,
+    EvaluationStarted: Lives._pause,
     EvaluationFinished: Fold._evaluation_finished,
     SaveStarted: Fold._save_started,
     SaveUnblocked: Fold._save_unblocked,

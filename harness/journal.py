@@ -5,14 +5,14 @@ time, so a wall clock that steps changes nothing. Reading works a second behind 
 """
 
 import os
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 
 from harness.events import Entry, Header
-from harness.lines import SchemaError, decode, encode
+from harness.lines import SchemaError, decode, decode_known, encode
 from harness.recorder import SYSTEM_CLOCK, Clock, boot_id
 from harness.rundir import RunDir
 
@@ -23,14 +23,14 @@ HORIZON_NS = 1_000_000_000
 
 _BLOCK_BYTES = 1 << 20
 _EVER_NS = 1 << 62
-_at_ns = attrgetter("at_ns")
-_place = attrgetter("at_ns", "writer", "sequence", "attempt")
+_Placed = tuple[int, str, int, int, int, Entry]
+"""An entry behind what it is sorted by; the number before it is unique, so that sorting ends there."""
 
 
 def read(run_dir: RunDir) -> list[Entry]:
     """The whole log, in order. Raises `SchemaError` if a newer version wrote it."""
     entries = Tail(run_dir).poll(_EVER_NS)
-    entries.sort(key=_place)
+    entries.sort(key=attrgetter("at_ns", "writer", "sequence", "attempt"))
     return entries
 
 
@@ -80,7 +80,12 @@ class Tail:
         self._run_dir, self._clock = run_dir, clock
         self._state = TailState() if state is None else state
         self._boot = boot_id()
-        self._pending = [_entry(line, writer) for writer, line in self._state.pending]
+        self._taken = 0
+        self._pending: list[_Placed] = []
+        for entry in (_entry(line, writer) for writer, line in self._state.pending):
+            place = (entry.at_ns, entry.writer, entry.sequence, entry.attempt, self._taken, entry)
+            self._pending.append(place)
+            self._taken += 1
 
     @property
     def damaged_lines(self) -> int:
@@ -89,7 +94,7 @@ class Tail:
 
     def state(self) -> TailState:
         """What a new `Tail` needs to go on from here."""
-        self._state.pending = [(entry.writer, encode(entry)) for entry in self._pending]
+        self._state.pending = [(placed[1], encode(placed[-1])) for placed in self._pending]
         return self._state
 
     def now_ns(self) -> int:
@@ -134,9 +139,9 @@ class Tail:
                 edge_ns = min(edge_ns, file.front_ns)
         state = self._state
         state.watermark_ns = max(state.watermark_ns, edge_ns - HORIZON_NS)
-        self._pending.sort(key=_place)
-        count = bisect_right(self._pending, state.watermark_ns, key=_at_ns)
-        settled = self._pending[:count]
+        self._pending.sort()
+        count = bisect_left(self._pending, (state.watermark_ns + 1,))
+        settled = [placed[-1] for placed in self._pending[:count]]
         del self._pending[:count]
         return settled
 
@@ -147,13 +152,19 @@ class Tail:
             return
         file.waits = None
         block, file.unfinished = _block(self._run_dir.events / name, file.offset)
+        offset_ns = self._state.offsets_ns.get(file.boot_id)
+        known = None if offset_ns is None else decode_known(block, file.writer, offset_ns)
+        if known is not None:
+            file.offset += len(block)
+            self._take_in(file, known)
+            return
         for line in block.splitlines(keepends=True):
-            if not self._take(file, line):
+            if not self._take_line(file, line):
                 file.unfinished = False
                 return
             file.offset += len(line)
 
-    def _take(self, file: FileState, line: bytes) -> bool:
+    def _take_line(self, file: FileState, line: bytes) -> bool:
         """Take in one line; False if it is a header that has to wait for its boot's place."""
         offset_ns = self._state.offsets_ns.get(file.boot_id)
         try:
@@ -167,12 +178,23 @@ class Tail:
             return self._take_header(file, parsed)
         if offset_ns is None:
             self._state.damaged_lines += 1
-            return True
-        file.front_ns = parsed.at_ns
-        if parsed.at_ns > self._state.ends_ns.get(file.boot_id, 0):
-            self._state.ends_ns[file.boot_id] = parsed.at_ns
-        self._pending.append(parsed)
+        else:
+            self._take_in(file, [parsed])
         return True
+
+    def _take_in(self, file: FileState, entries: list[Entry]) -> None:
+        """Let entries of one file, with their place on the axis, wait to be handed out."""
+        if not entries:
+            return
+        file.front_ns = entries[-1].at_ns
+        ends_ns = self._state.ends_ns
+        last_ns = max(entry.at_ns for entry in entries)
+        ends_ns[file.boot_id] = max(last_ns, ends_ns.get(file.boot_id, 0))
+        self._pending += [
+            (entry.at_ns, entry.writer, entry.sequence, entry.attempt, number, entry)
+            for number, entry in enumerate(entries, self._taken)
+        ]
+        self._taken += len(entries)
 
     def _take_header(self, file: FileState, header: Header) -> bool:
         if header.boot_id not in self._state.offsets_ns:

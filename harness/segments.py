@@ -4,14 +4,14 @@ Work waits for its step to be finished; a failure makes it `interrupted` instead
 stretch that waits, waits behind it, so that segments come out in order, with no gap and no overlap.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from harness.phases import CERTAIN, PRODUCTIVE, Phase
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A stretch of time that the run spent in one phase."""
+class Segment(NamedTuple):
+    """A stretch of time that the run spent in one phase. One is made per step: a tuple is made fastest."""
 
     phase: Phase
     start_ns: int
@@ -74,6 +74,20 @@ class Meter:
                 self.cut_short_ns += duration_ns
         return settled
 
+    def advance(self, at_ns: int) -> list[Segment]:
+        """Count everything up to now as what it is; the phase goes on."""
+        if self.pending or at_ns <= self.since_ns:
+            self.close(at_ns, self.phase)
+            return self.settle()
+        phase, since_ns = self.phase, self.since_ns
+        duration_ns = at_ns - since_ns
+        self.totals[phase] += duration_ns
+        self.rank_totals[phase] += duration_ns * self.ranks
+        if phase in PRODUCTIVE:
+            self.productive_ns += duration_ns
+        self.since_ns = at_ns
+        return [Segment(phase, since_ns, at_ns, self.attempt)]
+
     def settle_certain(self) -> list[Segment]:
         """The same, unless work waits for its step."""
         if any(segment.phase is Phase.WORK for segment in self.pending):
@@ -84,8 +98,7 @@ class Meter:
         """Count the open stretch up to now, where it cannot become anything else."""
         if self.phase not in CERTAIN or self.pending:
             return []
-        self.close(at_ns, self.phase)
-        return self.settle()
+        return self.advance(at_ns)
 
     def interrupt(self, at_ns: int, following: Phase) -> list[Segment]:
         """Count what is pending as what it is now that its step will never be finished."""
@@ -101,7 +114,7 @@ class Meter:
 def _interrupted(segment: Segment, is_open: bool) -> Segment:
     """What a stretch was, given that its step was cut short; `is_open`: while it went on."""
     if segment.phase is Phase.WORK or (is_open and segment.phase is Phase.EVALUATION):
-        return replace(segment, phase=Phase.INTERRUPTED)
+        return segment._replace(phase=Phase.INTERRUPTED)
     if is_open and segment.phase is Phase.SAVE_STALL:
-        return replace(segment, cut_short=True)
+        return segment._replace(cut_short=True)
     return segment

@@ -1,0 +1,156 @@
+"""The fold of a run that goes on, kept between readers so that each reads only the tail of the log.
+
+The cache can be recomputed at any time: one that is damaged, made by other code, or of another log
+is dropped without a word. Resuming from it gives exactly what folding from the start gives.
+"""
+
+import contextlib
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Self
+
+import msgspec
+import xxhash
+
+from harness.fold import Fold, TimelineError
+from harness.journal import Tail, TailState
+from harness.recorder import SYSTEM_CLOCK, Clock
+from harness.rundir import RunDir
+
+SAVE_EVERY_ENTRIES = 20_000
+"""After so many new entries the cache is written again; folding them anew takes a fraction of a second."""
+
+_CHECK_BYTES = 4096
+_DIGEST_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What the cache holds."""
+
+    code: str
+    tail: TailState
+    checks: dict[str, str]
+    """By event file: a digest of the bytes before the place that it was read to."""
+    fold: Fold
+    impossible: int
+    first_impossible: str
+
+
+class Following:
+    """A run's log, folded as far as it goes; `poll` takes in what is new.
+
+    An entry that cannot have happened is left out and counted, so that one bad line does not blind
+    those who watch; `timeline` is the place that refuses.
+    """
+
+    fold: Fold
+    impossible: int
+    """How many entries were left out because they cannot have happened."""
+    first_impossible: str
+    """What was wrong with the first of them."""
+
+    def __init__(self, run_dir: RunDir, clock: Clock = SYSTEM_CLOCK) -> None:
+        kept = _load(run_dir)
+        self._run_dir = run_dir
+        self._new = 0
+        if kept is None:
+            kept = _Kept("", TailState(), {}, Fold(), 0, "")
+        self.fold, self.tail = kept.fold, Tail(run_dir, kept.tail, clock)
+        self.impossible, self.first_impossible = kept.impossible, kept.first_impossible
+
+    def poll(self, now_ns: int | None = None) -> int:
+        """Take in every entry up to a second before `now_ns`; gives how many were new."""
+        count = 0
+        for batch in self.tail.batches(now_ns):
+            for entry in batch:
+                try:
+                    self.fold.feed(entry)
+                except TimelineError as error:
+                    self.first_impossible = self.first_impossible or str(error)
+                    self.impossible += 1
+            count += len(batch)
+        self._new += count
+        if self._new >= SAVE_EVERY_ENTRIES:
+            self.save()
+        return count
+
+    def save(self) -> None:
+        """Write the cache, whole or not at all; a run directory that cannot be written keeps none."""
+        state = self.tail.state()
+        checks = {
+            name: check
+            for name, file in state.files.items()
+            if (check := _check(self._run_dir.events / name, file.offset)) is not None
+        }
+        kept = _Kept(_code(), state, checks, self.fold, self.impossible, self.first_impossible)
+        body = msgspec.msgpack.encode(kept)
+        path = self._run_dir.fold
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(exist_ok=True)
+            temporary.write_bytes(xxhash.xxh3_64_digest(body) + body)
+            temporary.replace(path)
+        self._new = 0
+
+    def close(self) -> None:
+        """Write the cache if anything is new."""
+        if self._new:
+            self.save()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _load(run_dir: RunDir) -> _Kept | None:
+    """The cache, or None where there is none that is good."""
+    try:
+        data = run_dir.fold.read_bytes()
+    except OSError:
+        return None
+    digest, body = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
+    if xxhash.xxh3_64_digest(body) != digest:
+        return None
+    try:
+        if msgspec.msgpack.decode(body, type=_Made).code != _code():
+            return None
+        kept = msgspec.msgpack.decode(body, type=_Kept)
+    except msgspec.MsgspecError:
+        return None
+    for name, file in kept.tail.files.items():
+        if kept.checks.get(name) != _check(run_dir.events / name, file.offset):
+            return None
+    return kept
+
+
+class _Made(msgspec.Struct):
+    """By which code a cache was made."""
+
+    code: str
+
+
+def _check(path: Path, offset: int) -> str | None:
+    """A digest of the bytes before `offset`; None where the file is gone or shorter."""
+    start = max(0, offset - _CHECK_BYTES)
+    try:
+        with path.open("rb", buffering=0) as file:
+            data = os.pread(file.fileno(), offset - start, start)
+    except OSError:
+        return None
+    return xxhash.xxh3_64_hexdigest(data) if len(data) == offset - start else None
+
+
+@cache
+def _code() -> str:
+    """Names the code that makes the fold: all of this package's core, by what its files say."""
+    here = Path(__file__).parent
+    names = "account events fold journal ledger lines lives phases recovery segments tallies"
+    digest = xxhash.xxh3_64()
+    for name in names.split():
+        digest.update((here / f"{name}.py").read_bytes())
+    return digest.hexdigest()
