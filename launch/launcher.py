@@ -4,6 +4,7 @@ The order matters. The fork server is forked while this process is warm, has one
 nothing; all that can be refused is refused before the first rank starts.
 """
 
+import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -18,14 +19,17 @@ from harness.events import EXIT_CODES, Outcome
 from harness.recorder import Recorder
 from harness.slots import Mark
 from launch import companions, preparation, processes, rank, warm
+from launch.aftermath import Aftermath
 from launch.agent import Agent, Ranks
 from launch.companions import Companion
-from launch.course import Course, Ending
+from launch.course import Course, View
+from launch.ends import Ending
 from launch.environment import Shared
 from launch.forkserver import Order
 from launch.options import Options, UsageError
 from launch.preparation import Prepared
 from launch.rank import Program
+from launch.requests import Requests
 from launch.spawner import Spawner
 from launch.watch import Watch
 
@@ -127,17 +131,15 @@ class _Launcher:
             watch = stack.enter_context(Watch())
             recorder.write(events.RunStarted(self._record.run_id, self._ranks.world_size))
             beside = self._companions()
-            for name, companion in beside.items():
-                watch.add(companion, name)
             course = Course(
                 program=self._asked.program,
-                limits=self._asked.limits,
-                grace_s=self._asked.grace_s,
+                claim_attempt=store.claim_attempt,
                 recorder=recorder,
                 watch=watch,
-                claim_attempt=store.claim_attempt,
+                requests=Requests(recorder, self._asked.grace_s, self._say),
+                aftermath=Aftermath(recorder, self._asked.limits, self._say),
                 companions=beside,
-                view=_Blind(),
+                view=self._view(stack),
                 say=self._say,
             )
             agent = Agent(self._ranks, spawner, course.lead)
@@ -168,6 +170,13 @@ class _Launcher:
         if slot is not None and slot.mark is Mark.FINISHED:
             self._say(f"it finished step {slot.step} already: ranks go on if that is not the last")
 
+    def _view(self, stack: ExitStack) -> View:
+        if self._asked.quiet or importlib.util.find_spec("launch.live") is None:
+            return _Blind()
+        from launch.live import Live  # type: ignore[import-not-found]
+
+        return stack.enter_context(Live(self._run_dir))
+
     def _report(self, ending: Ending) -> None:
         reason = f": {ending.reason}" if ending.reason else ""
         line = f"{ending.outcome}{reason}"
@@ -175,6 +184,14 @@ class _Launcher:
             print(f"harness run: {line}", file=sys.stderr, flush=True)  # noqa: T201
         else:
             self._say(line)
+        if self._asked.quiet:
+            return
+        from harness import report
+
+        try:
+            self._say(report.summary(self._run_dir))
+        except Exception as error:  # noqa: BLE001 - how a run ended does not hang on its report
+            self._say(f"no report: {error!r}; see `harness report {self._run_dir.path}`")
 
     def _say(self, line: str) -> None:
         if not self._asked.quiet:

@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 from collections.abc import Container, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -44,6 +45,18 @@ def kill_children(spared: Container[int]) -> None:
             os.kill(pid, signal.SIGKILL)
         for pid in doomed:
             os.waitpid(pid, 0)
+
+
+def out_of_memory_kills() -> int:
+    """How many processes the kernel has killed for memory so far, in our container if it counts."""
+    cgroup = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip()
+    for path in (Path(f"/sys/fs/cgroup{cgroup}/memory.events"), Path("/proc/vmstat")):
+        with suppress(OSError):
+            for line in path.read_text().splitlines():
+                name, _, count = line.partition(" ")
+                if name == "oom_kill":
+                    return int(count)
+    return 0
 
 
 def count_threads() -> int:

@@ -48,15 +48,16 @@ class Spawner:
         sys.stderr.flush()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         launcher = os.getpid()
+        # A collection in a child would copy every page that it marks, and the one at its exit would
+        # take a second; here they have no more to do with what was imported.
         gc.collect()
-        gc.freeze()  # a collection in a child would copy every page of the parent that it marks
+        gc.freeze()
         pid = os.fork()
         if pid == 0:
             ours.close()
             forkserver.serve(theirs, launcher, body)
             os._exit(0)
         theirs.close()
-        gc.unfreeze()
         return cls(ours, pid)
 
     @classmethod

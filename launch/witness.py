@@ -24,6 +24,14 @@ def exit_of(run_dir: RunDir, attempt: int, rank: int, ended: Ended) -> Exit:
     )
 
 
+def raising(run_dir: RunDir, attempt: int, rank: int) -> Exit | None:
+    """The exit that `rank`, which still lives, is about to make because of an exception."""
+    raised = _raised(run_dir.error(attempt, rank))
+    if raised is None or raised.at_ns is None:
+        return None
+    return Exit(rank=rank, status=1, at_ns=raised.at_ns, raised=raised)
+
+
 def has_joined(run_dir: RunDir, attempt: int, rank: int) -> bool:
     """True if `rank` registered itself in `attempt`."""
     worker = _read(run_dir.worker(rank))

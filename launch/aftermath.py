@@ -1,0 +1,106 @@
+"""What follows a failure: who is blamed, what is kept of it, and whether the job starts again."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+
+from harness import events
+from harness.events import Cause, Outcome
+from harness.recorder import Recorder
+from launch import causes, processes, restarts, stacks, witness
+from launch.agent import Agent, name_of
+from launch.causes import Blame
+from launch.ends import Ending
+from launch.exits import Exit
+from launch.restarts import NS, Failure, Limits
+from launch.spawner import ForkServerLostError
+
+BEGAN_AFTER_S = 60.0
+"""A script that does not use the library counts as begun once it ran for that long."""
+FORK_SERVER_DIED = Blame(None, Cause.HELPER, "the fork server died, and every rank with it", "")
+
+
+class Aftermath:
+    """Remembers every failure of this life of the launcher."""
+
+    def __init__(self, recorder: Recorder, limits: Limits, say: Callable[[str], None]) -> None:
+        self._recorder = recorder
+        self._limits = limits
+        self._say = say
+        self._history: list[Failure] = []
+        self._started_ns = 0
+        self._kills_before = 0
+
+    def attempt_begins(self) -> None:
+        """Remember how things are before an attempt."""
+        self._started_ns = self._recorder.now_ns()
+        self._kills_before = processes.out_of_memory_kills()
+
+    def declare(self, agent: Agent, failed: Sequence[Exit]) -> Blame:
+        """Say in the log that the attempt is lost, since when and why, and ask the living for stacks."""
+        short = processes.out_of_memory_kills() > self._kills_before
+        fault = causes.blame(failed, out_of_memory=short)
+        self._recorder.write(
+            events.FailureDetected(fault.rank, fault.cause, fault.reason),
+            min(exit_.at_ns for exit_ in failed if exit_.rank in agent.exits),
+        )
+        files = {name_of(rank): agent.run_dir.stacks(agent.attempt, rank) for rank in agent.alive()}
+        with suppress(ForkServerLostError):
+            if files and stacks.dump(agent.spawner, files):
+                folder = agent.run_dir.incident(agent.attempt)
+                self._recorder.write(events.StacksDumped(str(folder)))
+        return fault
+
+    def declare_lost(self) -> Blame:
+        """Say in the log that the fork server took the attempt along."""
+        fault = FORK_SERVER_DIED
+        self._recorder.write(events.FailureDetected(None, fault.cause, fault.reason))
+        return fault
+
+    def decide(self, agent: Agent, fault: Blame) -> Ending | None:
+        """Whether the job starts again: None if it does."""
+        self._keep_exits(agent, fault)
+        now_ns = self._recorder.now_ns()
+        self._history.append(self._failure(agent, fault, now_ns))
+        decision = restarts.decide(self._history, now_ns, self._limits)
+        self._say(f"attempt {agent.attempt}: {fault}; {decision.reason}")
+        if decision.restart:
+            return None
+        _hand_up(agent, fault)
+        return Ending(Outcome.FAILED, f"{fault}; {decision.reason}")
+
+    def _failure(self, agent: Agent, fault: Blame, now_ns: int) -> Failure:
+        place = (agent.run_dir, agent.attempt, agent.ranks.world_size)
+        lasted_ns = now_ns - self._started_ns
+        stepped = witness.has_stepped(*place)
+        return Failure(
+            attempt=agent.attempt,
+            at_ns=now_ns,
+            cause=fault.cause,
+            signature=fault.signature,
+            began=stepped if witness.any_joined(*place) else lasted_ns > BEGAN_AFTER_S * NS,
+            step=witness.best_step(*place),
+        )
+
+    def _keep_exits(self, agent: Agent, fault: Blame) -> None:
+        content = {
+            "schema": 1,
+            "attempt": agent.attempt,
+            "blamed": asdict(fault),
+            "exits": [asdict(exit_) for _, exit_ in sorted(agent.exits.items())],
+            "killed_by_launcher": agent.alive(),
+        }
+        path = agent.run_dir.exits(agent.attempt)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def _hand_up(agent: Agent, fault: Blame) -> None:
+    """Give the culprit's error file to whoever launched us with a place for one, as torchrun does."""
+    place = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if place is not None and fault.rank is not None:
+        with suppress(OSError):
+            shutil.copyfile(agent.run_dir.error(agent.attempt, fault.rank), place)

@@ -1,0 +1,32 @@
+"""How an attempt can end, and how a life of the launcher can."""
+
+from dataclasses import dataclass
+
+from harness.events import Outcome
+from launch.exits import Drained, Failed, Finished
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Somebody pressed Ctrl-C."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraceExceeded:
+    """Ranks were asked to save and leave, and did not in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The fork server died, and all ranks with it."""
+
+
+End = Finished | Drained | Failed | Interrupted | GraceExceeded | Lost
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How this life of the launcher ended."""
+
+    outcome: Outcome
+    reason: str = ""

@@ -1,0 +1,54 @@
+"""What people ask of a running launcher: SIGINT to stop, SIGTERM or SIGHUP to save and leave.
+
+Both give the ranks a time; a second SIGINT ends it.
+"""
+
+import signal
+import time
+from collections.abc import Callable
+
+from harness import events
+from harness.recorder import Recorder
+from launch import witness
+from launch.agent import Agent
+
+INTERRUPT_S = 3.0
+"""How long ranks have to leave after SIGINT."""
+
+
+class Requests:
+    """What was asked so far, and until when it is waited for."""
+
+    leave_until: float | None = None
+    """Time (monotonic, in s) at which ranks are killed after SIGINT; None if nobody asked."""
+    drain_until: float | None = None
+    """The same after SIGTERM."""
+
+    def __init__(self, recorder: Recorder, grace_s: float, say: Callable[[str], None]) -> None:
+        self._recorder = recorder
+        self._say = say
+        self.grace_s = grace_s
+
+    def heed(self, agent: Agent, number: int) -> None:
+        """Pass on to the ranks what signal `number` asks for."""
+        if number == signal.SIGINT:
+            self._interrupt(agent)
+        elif self.drain_until is None:
+            self._drain(agent, signal.Signals(number).name)
+
+    def _interrupt(self, agent: Agent) -> None:
+        if self.leave_until is not None:
+            self.leave_until = time.monotonic()
+            return
+        self.leave_until = time.monotonic() + INTERRUPT_S
+        self._say(f"interrupted: ranks have {INTERRUPT_S:g} s to leave; once more kills them now")
+        agent.signal(signal.SIGINT)
+
+    def _drain(self, agent: Agent, name: str) -> None:
+        self.drain_until = time.monotonic() + self.grace_s
+        self._recorder.write(events.DrainRequested(self.grace_s))
+        self._say(f"{name}: ranks have {self.grace_s:g} s to save and leave")
+        if witness.any_joined(agent.run_dir, agent.attempt, agent.ranks.world_size):
+            agent.request_drain()
+        else:  # a script without the library knows the signal at best
+            agent.signal(signal.SIGTERM)
