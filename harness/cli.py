@@ -1,0 +1,212 @@
+"""The command `harness`: its own commands, and those that the rooms above bring with them.
+
+A room registers a command under the entry point group `harness.commands`: a callable that takes its
+arguments as a list and returns an exit status. So `harness` never imports the rooms above it.
+
+Exit status: 0 done, 1 the answer is no, 2 a mistake in how it was called; a command of another room
+may have more.
+"""
+
+import ast
+import importlib.metadata
+import importlib.util
+import io
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from json import dumps
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, CycloptsError, Parameter
+
+from harness.rundir import RunDir
+
+DONE = 0
+NO = 1
+USAGE = 2
+GROUP = "harness.commands"
+DISTRIBUTION = "resilience-harness"
+
+Flag = Parameter(negative="")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do what `argv` says and return the exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a report draws bars; not every encoding has them
+    others = commands_of_other_rooms()
+    try:
+        if arguments and arguments[0] in others:
+            return _of_another_room(others[arguments[0]], arguments[1:])
+        return _own(arguments, others)
+    except BrokenPipeError:  # `harness report RUN | head`: whoever read has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NO
+
+
+def commands_of_other_rooms() -> dict[str, importlib.metadata.EntryPoint]:
+    """The commands that installed packages bring, by name, in the order of their names."""
+    found = importlib.metadata.entry_points(group=GROUP)
+    return {point.name: point for point in sorted(found, key=lambda point: point.name)}
+
+
+def _of_another_room(point: importlib.metadata.EntryPoint, arguments: list[str]) -> int:
+    try:
+        command = point.load()
+    except (ImportError, AttributeError) as error:
+        return _refused(f"`harness {point.name}` cannot be loaded from {point.value}: {error}")
+    status: int = command(arguments)
+    return status
+
+
+def _own(arguments: list[str], others: Mapping[str, importlib.metadata.EntryPoint]) -> int:
+    app = _app(others)
+    try:
+        command, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=True)
+    except CycloptsError:
+        return USAGE
+    status = command(*bound.args, **bound.kwargs)
+    if not arguments:
+        return USAGE
+    return DONE if status is None else int(status)
+
+
+def _app(others: Mapping[str, importlib.metadata.EntryPoint]) -> App:
+    app = App(
+        name="harness",
+        help="Break a distributed PyTorch job on purpose, bring it back, and say where the time went.",
+        version=_version,
+        help_format="plaintext",
+    )
+    for command in (report, verify, export):
+        app.command(command)
+    for name, point in others.items():
+        app.command(App(name=name, help=_first_sentence(point)))
+    return app
+
+
+# ── the commands ────────────────────────────────────────────────────────────────────────────────
+
+
+def report(run: Path, /, *, json: Annotated[bool, Flag] = False) -> int:
+    """Say where the time of a run went and what broke.
+
+    Parameters
+    ----------
+    run
+        Directory of the run; it may still be going.
+    json
+        One JSON object instead of the report for people.
+    """
+    run_dir = _run_at(run)
+    if run_dir is None:
+        return USAGE
+    import harness.report
+
+    try:
+        if json:
+            told = dumps(harness.report.report(run_dir).to_json(), indent=2) + "\n"
+        else:
+            told = harness.report.summary(run_dir)
+    except (OSError, ValueError) as error:
+        return _refused(f"the log of {run} cannot be read: {error}", NO)
+    print(told, end="")  # noqa: T201
+    return DONE
+
+
+def verify(run: Path, twin: Path, /) -> int:
+    """Say whether two runs did the same, bit for bit.
+
+    Exit status 1 if not.
+
+    Parameters
+    ----------
+    run
+        Directory of the run to judge.
+    twin
+        Directory of the run that it should equal.
+    """
+    here, there = _run_at(run), _run_at(twin)
+    if here is None or there is None:
+        return USAGE
+    import harness.verify
+
+    try:
+        verdict = harness.verify.verify(here.path, there.path)
+    except (OSError, ValueError) as error:
+        return _refused(f"the logs of {run} and {twin} cannot be compared: {error}", NO)
+    print(f"{verdict.judgement}: {verdict.detail}")  # noqa: T201
+    return DONE if verdict.exact else NO
+
+
+def export(
+    run: Path,
+    /,
+    *,
+    port: int | None = None,
+    host: str = "127.0.0.1",
+    with_parent: Annotated[bool, Flag] = False,
+) -> int:
+    """Serve the metrics of a run for Prometheus until told to stop.
+
+    Parameters
+    ----------
+    run
+        Directory of the run; where it is served is written to its exporter.json.
+    port
+        TCP port; 0 takes a free one. Default: 9464, or a free one where that is taken.
+    host
+        Address to listen on; only this machine by default.
+    with_parent
+        Die with the process that started this one.
+    """
+    run_dir = _run_at(run)
+    if run_dir is None:
+        return USAGE
+    import harness.exporter
+
+    return harness.exporter.serve(run_dir, host=host, port=port, with_parent=with_parent)
+
+
+# ── what they share ─────────────────────────────────────────────────────────────────────────────
+
+
+def _run_at(path: Path) -> RunDir | None:
+    """The run at `path`; None, and a line on stderr, where there is none."""
+    run_dir = RunDir.at(path)
+    try:
+        if run_dir.events.is_dir() or run_dir.settings.is_file():
+            return run_dir
+        reason = f"it holds neither {run_dir.events.name}/ nor {run_dir.settings.name}"
+        if not run_dir.path.is_dir():
+            reason = "there is no such directory"
+    except OSError as error:
+        reason = str(error)
+    _refused(f"no run at {path}: {reason}")
+    return None
+
+
+def _refused(line: str, status: int = USAGE) -> int:
+    print(f"harness: {line}", file=sys.stderr)  # noqa: T201
+    return status
+
+
+def _version() -> str:
+    return f"harness {importlib.metadata.version(DISTRIBUTION)}"
+
+
+def _first_sentence(point: importlib.metadata.EntryPoint) -> str:
+    """First line of the docstring of `point`'s command, read without importing its module."""
+    try:
+        spec = importlib.util.find_spec(point.module)
+        if spec is None or spec.origin is None:
+            return f"({point.value} is not installed)"
+        tree = ast.parse(Path(spec.origin).read_bytes())
+    except (ImportError, OSError, SyntaxError, ValueError):
+        return f"({point.value} cannot be read)"
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == point.attr:
+            return (ast.get_docstring(node) or "").partition("\n")[0]
+    return ""

@@ -1,0 +1,257 @@
+"""What a report says: figures drawn from a timeline, and nothing that was not in the log.
+
+Durations are integer nanoseconds until they leave here; `to_json` is their public form, in seconds.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from harness.goodput import Split
+from harness.recovery import Stage
+from harness.report.spread import Spread, seconds
+from harness.segments import Segment
+from harness.tallies import FaultState, Reading
+
+SCHEMA = 1
+
+
+class Standing(StrEnum):
+    """Where the run stands: how its last launcher left it, or that it is there still."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    DRAINED = "drained"
+    INTERRUPTED = "interrupted"
+    GOING = "going"
+    LOST = "lost"
+    """Its launcher died without a word."""
+    EMPTY = "empty"
+    """Nothing has happened yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comeback:
+    """A failed attempt, and how the run came back from it."""
+
+    number: int
+    """Counts the failures of the run from 1."""
+    attempt: int
+    """The one that failed."""
+    failed_at_ns: int
+    """On the axis of the segments."""
+    cause: str
+    rank: int | None
+    reason: str
+    duration_ns: int | None
+    """From the last finished step to the first one after; None if there was none (yet)."""
+    since_fault_ns: int | None
+    """The same from the injection of the fault that led to it; None where no fault of the tape did."""
+    lost_steps: int
+    lost_ns: int
+    resumed_step: int | None
+    burnt: bool
+    faults: Sequence[str]
+    stages_ns: Mapping[Stage, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """In seconds."""
+        return {
+            "number": self.number,
+            "attempt": self.attempt,
+            "cause": self.cause,
+            "rank": self.rank,
+            "reason": self.reason,
+            "duration_s": seconds(self.duration_ns),
+            "since_fault_s": seconds(self.since_fault_ns),
+            "lost_steps": self.lost_steps,
+            "lost_s": seconds(self.lost_ns),
+            "resumed_step": self.resumed_step,
+            "burnt": self.burnt,
+            "faults": list(self.faults),
+            "phase_s": {stage.value: seconds(ns) for stage, ns in self.stages_ns.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FaultFate:
+    """A fault of the tape and what became of it."""
+
+    id: str
+    kind: str
+    target: str
+    tape_s: float | None
+    """When the tape has it fall due, in tape time; None without a tape."""
+    at_ns: int | None
+    """Since the run's start; None if it was never injected."""
+    state: str
+    """A `FaultState`, or `planned` while nobody has spoken of it."""
+    deferred: bool
+    detail: str
+    comeback: int | None
+    """The number of the failure that it led to."""
+
+    @property
+    def became(self) -> str:
+        """What became of it, in words."""
+        words = [self.state]
+        if self.deferred and self.state != FaultState.DEFERRED:
+            words.insert(0, "deferred")
+        if self.comeback is not None:
+            words.append(f"led to restart {self.comeback}")
+        elif self.detail:
+            words.append(self.detail)
+        return ", ".join(words)
+
+    def to_json(self) -> dict[str, Any]:
+        """In seconds."""
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "target": self.target,
+            "tape_s": self.tape_s,
+            "at_s": seconds(self.at_ns),
+            "state": self.state,
+            "deferred": self.deferred,
+            "detail": self.detail,
+            "restart": self.comeback,
+            "became": self.became,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """What was saved."""
+
+    committed: int
+    failed: int
+    rejected: Sequence[str]
+    """A line for each checkpoint that a restore walked past."""
+    last_step: int | None
+    bytes: int
+    stall_ns: int
+    """Training waited, all together."""
+    commits: int
+    commit_ns: int
+    """From the start of each save until it was durable, all together."""
+
+    def to_json(self) -> dict[str, Any]:
+        """In seconds."""
+        return {
+            "committed": self.committed,
+            "failed": self.failed,
+            "rejected": len(self.rejected),
+            "rejections": list(self.rejected),
+            "last_step": self.last_step,
+            "bytes": self.bytes,
+            "stall_s": seconds(self.stall_ns),
+            "mean_commit_s": seconds(self.commit_ns // self.commits) if self.commits else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A run, told."""
+
+    standing: Standing
+    reason: str
+    run_id: str
+    tool: str
+    world_size: int
+    phase: str
+    attempts: int
+    lives: int
+    """How many launchers took up the run."""
+    interventions: int
+    split: Split
+    unsettled_ns: int
+    """After the wall time: what the log does not yet say the meaning of."""
+    step: int
+    useful_steps: int
+    redone_steps: int
+    lost_steps: int
+    tokens: int
+    restarts: int
+    """Failures after which the same launcher began another attempt."""
+    burnt: int
+    comebacks: Sequence[Comeback]
+    """Every failure, with or without a way back."""
+    faults: Sequence[FaultFate]
+    checkpoints: Checkpoints
+    loss: float | None
+    validations: Sequence[Reading]
+    final_digest: str | None
+    segments: Sequence[Segment]
+    notes: Sequence[str] = ()
+    """What could not be read."""
+
+    @property
+    def durations(self) -> Spread:
+        """How long the run took to come back: from the last finished step to the next first one."""
+        return Spread.of(ns for one in self.comebacks if (ns := one.duration_ns) is not None)
+
+    @property
+    def durations_since_fault(self) -> Spread:
+        """The same from the instant of the fault, where the tape tells it."""
+        return Spread.of(ns for one in self.comebacks if (ns := one.since_fault_ns) is not None)
+
+    def stage(self, stage: Stage) -> Spread:
+        """How long one part of coming back took."""
+        return Spread.of(one.stages_ns[stage] for one in self.comebacks if stage in one.stages_ns)
+
+    def to_json(self) -> dict[str, Any]:
+        """The public form, in seconds; `wall_ns` and `state_ns` are exact."""
+        of = self.split
+        stages = {stage.value: self.stage(stage).to_json() for stage in Stage}
+        return {
+            "schema": SCHEMA,
+            "run_id": self.run_id,
+            "tool": self.tool,
+            "world_size": self.world_size,
+            "outcome": self.standing.value,
+            "reason": self.reason,
+            "phase": self.phase,
+            "goodput": of.goodput,
+            "goodput_rests_on_failures": len(self.comebacks),
+            "wall_s": seconds(of.wall_ns),
+            "wall_ns": of.wall_ns,
+            "state_seconds": {phase.value: seconds(ns) for phase, ns in of.state_ns.items()},
+            "state_ns": {phase.value: ns for phase, ns in of.state_ns.items()},
+            "lost_work_s": seconds(of.lost_ns),
+            "badput_s": {kind: seconds(ns) for kind, ns in of.coarse_ns().items()},
+            "unsettled_s": seconds(self.unsettled_ns),
+            "attempts": self.attempts,
+            "lives": self.lives,
+            "manual_interventions": self.interventions,
+            "steps": self.step,
+            "useful_steps": self.useful_steps,
+            "redone_steps": self.redone_steps,
+            "lost_steps": self.lost_steps,
+            "tokens": self.tokens,
+            "restarts": self.restarts,
+            "burnt_restarts": self.burnt,
+            "restart_s": {**self.durations.to_json(), "phases": stages},
+            "restart_since_fault_s": self.durations_since_fault.to_json(),
+            "restart_records": [one.to_json() for one in self.comebacks],
+            "faults": [one.to_json() for one in self.faults],
+            "checkpoints": self.checkpoints.to_json(),
+            "loss": None if self.loss is None else _number(self.loss),
+            "validation_loss": _validations(self.validations),
+            "final_digest": self.final_digest,
+            "notes": list(self.notes),
+        }
+
+
+def _validations(readings: Sequence[Reading]) -> dict[str, Any]:
+    first_and_last = (readings[0], readings[-1]) if readings else (None, None)
+    told = [one and {"step": one.step, "loss": _number(one.value)} for one in first_and_last]
+    return {"count": len(readings), "first": told[0], "last": told[1]}
+
+
+def _number(value: float) -> float | str:
+    """JSON has no NaN and no infinity: they are spelled, as in the log."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
