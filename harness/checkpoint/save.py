@@ -196,7 +196,7 @@ class Saver:
         self, place: Place, shared: Callable[[], Any], own: Callable[[], Any]
     ) -> tuple[Share | None, str | None]:
         """The share, or why there is none."""
-        if not self._writer.wait(_HANDOVER_S):
+        if not self._writer.wait(min(_HANDOVER_S, self._deadline_s / 4)):
             writing = self._writer.progress().writing_step
             return None, f"is still writing the state of step {writing}"
         try:

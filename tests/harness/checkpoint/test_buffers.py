@@ -1,0 +1,47 @@
+import torch
+
+from harness.checkpoint import shards
+from harness.checkpoint.buffers import Buffers
+
+
+def taken(buffers: Buffers, tensors: dict[str, torch.Tensor], cap: int = 10**9) -> list[bytes]:
+    parts = shards.files(shards.whole(shards.specs(tensors)), cap)
+    return [bytes(data) for data in buffers.take(parts, tensors)]
+
+
+def test_what_changes_after_the_copy_is_not_in_it():
+    tensor = torch.ones(4)
+    parts = shards.files(shards.whole(shards.specs({"t": tensor})), 10**9)
+    (data,) = Buffers().take(parts, {"t": tensor})
+    tensor.fill_(2)
+
+    assert bytes(data) == torch.ones(4).numpy().tobytes()
+
+
+def test_the_same_memory_serves_every_save():
+    buffers = Buffers()
+    sizes, addresses = set(), set()
+    for value in range(5):
+        taken(buffers, {"t": torch.full((1000,), float(value))})
+        sizes.add(buffers.size_bytes)
+        addresses.add(buffers._memory.data_ptr())
+
+    assert len(sizes) == len(addresses) == 1
+
+
+def test_memory_grows_once_the_optimizer_has_a_state_and_not_again():
+    buffers = Buffers()
+    taken(buffers, {"t": torch.ones(10)})
+    before = buffers.size_bytes
+    taken(buffers, {"t": torch.ones(10), "momentum": torch.ones(100)})
+    grown = buffers.size_bytes
+    assert taken(buffers, {"t": torch.zeros(10)}) == [bytes(40)]
+    assert buffers.size_bytes == grown >= 440 > before
+
+
+def test_files_never_share_bytes():
+    tensors = {"a": torch.ones(3), "b": torch.zeros(1, dtype=torch.uint8), "c": torch.ones(700)}
+    data = taken(Buffers(), tensors, cap=2000)
+
+    assert [len(part) for part in data] == [13, 1476, 1324]
+    assert data[0] == torch.ones(3).numpy().tobytes() + b"\0"

@@ -1,0 +1,151 @@
+import json
+import threading
+
+import pytest
+from torch.distributed import HashStore
+
+from harness.checkpoint.lineage import Departure
+from harness.checkpoint.manifest import COMMIT, Place, record
+from harness.checkpoint.messages import Channel, SilenceError
+from harness.checkpoint.store import Store, StoreError
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store.open(f"file://{tmp_path}/deep/down", "run")
+
+
+@pytest.mark.parametrize("form", ["file://{}/here", "{}/here", "local://{}/here"])
+def test_a_store_is_opened_by_url_or_path(tmp_path, form):
+    store = Store.open(form.format(tmp_path), "run")
+    assert json.loads((tmp_path / "here/run.json").read_text()) == {"schema": 1, "run_id": "run"}
+    assert store.places() == []
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("memory://x", "memory:// lives in one process alone"),
+        ("s3://bucket/run", "s3:// is not supported yet"),
+        ("gs://bucket/run", "gs:// is not supported yet"),
+    ],
+)
+def test_storage_that_cannot_hold_checkpoints_is_refused_by_name(url, why):
+    with pytest.raises(StoreError, match=f"{why}.*; use file:///some/path"):
+        Store.open(url, "run")
+
+
+def test_the_directory_of_another_run_is_refused(store):
+    with pytest.raises(
+        StoreError, match="holds the checkpoints of run 'run', and this is run 'new'"
+    ):
+        Store.open(store.root, "new")
+
+
+def test_attempts_are_claimed_once_however_many_claim_at_once(store):
+    claimed: list[int] = []
+    claimers = [
+        threading.Thread(target=lambda: claimed.append(store.claim_attempt())) for _ in range(8)
+    ]
+    for claimer in claimers:
+        claimer.start()
+    for claimer in claimers:
+        claimer.join()
+
+    assert sorted(claimed) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert store.claim_attempt() == 9
+
+
+def test_attempt_numbers_go_on_past_five_digits(store):
+    (store.files.open(store.path("attempts", "99999.claim"), "wb")).close()
+    assert [store.claim_attempt(), store.claim_attempt()] == [100000, 100001]
+
+
+def test_lineage_is_written_once(store):
+    store.record_lineage(1, None, 0)
+    store.record_lineage(2, 1, 50)
+
+    with pytest.raises(StoreError, match="attempt 2 has chosen its state already"):
+        store.record_lineage(2, 1, 60)
+    assert store.departures() == {1: Departure(None, 0), 2: Departure(1, 50)}
+    assert store.chain().limits == {2: None, 1: 50}
+
+
+def test_a_damaged_record_of_lineage_is_said_and_not_guessed(store):
+    with store.files.open(store.path("attempts", "00003.json"), "wb") as file:
+        file.write(b'{"schema": 1, "pare')
+
+    with pytest.raises(StoreError, match=r"attempts/00003.json is damaged"):
+        store.chain()
+
+
+def test_of_two_that_create_a_file_one_wins_and_its_content_stays(store):
+    assert store.create("x", b"first")
+    assert not store.create("x", b"second")
+    assert store.read("x") == b"first"
+    assert sorted(store._names("")) == ["attempts", "run.json", "x"]
+
+
+def test_a_directory_is_used_once(store):
+    store.begin(Place(10, 1))
+    with pytest.raises(FileExistsError):
+        store.begin(Place(10, 1))
+
+
+def test_what_is_written_is_recorded_with_size_and_checksum(store):
+    assert store.write("f", [b"abc", memoryview(b"defg")]) == record(b"abcdefg")
+    assert record(b"").xxh3_128 == "99aa06d3014798d86001c324468d497f"  # XXH3-128 of nothing
+    assert bytes(store.load("f", 7)) == b"abcdefg"
+
+
+def test_a_file_that_is_longer_or_shorter_than_it_should_be_is_seen(store):
+    store.write("f", [b"abcdefg"])
+    assert len(store.load("f", 6)) == 7
+    assert len(store.load("f", 9)) == 7
+    assert (store.size("f"), store.size("none")) == (7, None)
+
+
+def test_places_are_found_by_number_whatever_else_lies_about(store):
+    for place in (Place(10000, 1), Place(9000, 2), Place(9000, 1)):
+        store.begin(place)
+    (store.files.mkdir(store.path("step-old")))
+    store.create(f"{Place(9000, 1).name}/{COMMIT}", b"")
+
+    assert store.places() == [Place(9000, 1), Place(9000, 2), Place(10000, 1)]
+    assert [store.is_committed(place) for place in store.places()] == [True, False, False]
+
+
+def test_the_commit_goes_first_when_a_save_is_deleted(store, monkeypatch):
+    place = Place(10, 1)
+    store.begin(place)
+    store.create(f"{place.name}/{COMMIT}", b"")
+    store.write(f"{place.name}/shard", [b"x"])
+    seen = []
+    remove = type(store.files).rm
+
+    def removing(files, path, recursive=False, maxdepth=None):
+        seen.append(store.is_committed(place))
+        remove(files, path, recursive)
+
+    monkeypatch.setattr(type(store.files), "rm", removing)
+    store.remove(place)
+
+    assert seen == [False]
+    assert store.places() == []
+    store.remove(place)  # what is gone already is no error
+
+
+def test_words_are_heard_in_the_order_in_which_they_came():
+    messages = HashStore()
+    first, second = Channel(messages, "t/"), Channel(messages, "t/")
+
+    assert first.append("list", b"a") == 1
+    assert second.append("list", b"b") == 2
+    assert second.hear("never", "list/2", within_s=1) == ("list/2", b"b")
+
+
+def test_silence_is_an_error_and_not_a_hang():
+    looks: list[int] = []
+    with pytest.raises(SilenceError, match=r"no word on a or b within 0\.01 s"):
+        Channel(HashStore(), "").hear("a", "b", within_s=0.01, meanwhile=lambda: looks.append(1))
+    assert looks
