@@ -1,6 +1,6 @@
 """How an optimizer gives its state as a tree, tells what does not fit, and takes it back bit for bit."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -81,8 +81,9 @@ class OptimizerPart(Part):
         )
         for number, wanted in state.items():
             name, parameter = numbered[number]
-            on_host = there["on_host"].get(name, [])
-            _settle_state(self.optimizer.state[parameter], wanted, on_host)
+            loaded, on_host = self.optimizer.state[parameter], there["on_host"].get(name, [])
+            for key, value in wanted.items():
+                loaded[key] = _settled(loaded[key], value, key in on_host)
 
     def strays(self) -> list[str]:
         """Which parameters are in no protected module."""
@@ -132,14 +133,18 @@ def _options(live: Tree, saved: Tree) -> Tree:
     }
 
 
-def _settle_state(loaded: dict[str, Any], saved: Tree, on_host: Collection[str]) -> None:
-    """`Optimizer.load_state_dict` casts state to its parameter's dtype and moves it: undo that."""
-    for key, value in saved.items():
-        if not isinstance(value, Tensor):
-            continue
-        place = torch.device("cpu") if key in on_host else loaded[key].device
-        if loaded[key].dtype != value.dtype or loaded[key].device != place:
-            loaded[key] = value.to(place)
+def _settled(loaded: Any, saved: Any, on_host: bool) -> Any:
+    """`loaded` with the dtypes of `saved`: torch casts state to its parameter's, and moves it there."""
+    if isinstance(saved, Tensor):
+        place = torch.device("cpu") if on_host else loaded.device
+        same = loaded.dtype == saved.dtype and loaded.device == place
+        return loaded if same else saved.to(place)
+    if isinstance(saved, dict):
+        return {key: _settled(loaded[key], value, on_host) for key, value in saved.items()}
+    if isinstance(saved, list | tuple):
+        pairs = zip(loaded, saved, strict=True)
+        return type(saved)(_settled(mine, value, on_host) for mine, value in pairs)
+    return saved  # torch takes a str for a container and would leave a generator's name
 
 
 def _parameters_unlike(
