@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 def settle_buckets(ddp: DistributedDataParallel) -> None:
     """Have `ddp` lay out its buckets as it will keep them.
 
-    Runs one backward over the sum of all trainable parameters: no batch, no loss, no buffer, no
+    Runs two backwards over the sum of all trainable parameters: no batch, no loss, no buffer, no
     random draw, no hook of the user's, and no gradient left behind. Call it right after the
     constructor, on all ranks. Raises `ValueError` for what cannot be settled.
     """
@@ -26,7 +26,9 @@ def settle_buckets(ddp: DistributedDataParallel) -> None:
     parameters = [parameter for parameter in ddp.module.parameters() if parameter.requires_grad]
     with _stand_in(ddp), _hooks_silenced(parameters), _gradients_kept(parameters):
         ddp.forward().backward()  # type: ignore[no-untyped-call]  # torch leaves DDP untyped
-        ddp.forward()  # type: ignore[no-untyped-call]
+        # The second forward lays the buckets out. Its backward must follow: DDP would go on
+        # waiting for it, and reduce in a first micro-batch that was to run under `no_sync`.
+        ddp.forward().backward()  # type: ignore[no-untyped-call]
     if not ddp._has_rebuilt_buckets:
         raise RuntimeError(
             f"torch {torch.__version__} did not lay out DDP's buckets: at three ranks or more a"
