@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness import slots
 from harness.events import (
     SCHEMA,
     AttemptStarted,
@@ -39,6 +40,7 @@ from harness.events import (
 )
 from harness.journal import encode
 from harness.rundir import RunDir
+from harness.slots import Slot
 
 MS = 1_000_000
 START_MS = 1_700_000_000_000
@@ -47,10 +49,11 @@ ELSEWHERE = "a boot of another machine"
 
 Line = tuple[int, str, int, Event]
 """Milliseconds since the start, writer, attempt, event."""
+Story = Sequence[Line]
 
 L, R0, R1, S, I = "launcher-0", "rank-0", "rank-1", "rank-0", "injector"  # noqa: E741 - one letter a column
 
-KILLED_ONCE: Sequence[Line] = (
+KILLED_ONCE: Story = (
     (0, L, -1, RunStarted("r1", 2)),
     (10, L, 0, AttemptStarted(2)),
     (100, L, 0, RanksSpawned(2, warm=True)),
@@ -92,10 +95,10 @@ KILLED_ONCE: Sequence[Line] = (
 )
 """Four steps on two ranks; rank 1 is killed in step 4, and the run goes back to step 2."""
 
-GOING: Sequence[Line] = tuple(line for line in KILLED_ONCE if line[0] < 2560)
+GOING: Story = tuple(line for line in KILLED_ONCE if line[0] < 2560)
 """The same run while its last save copies."""
 
-TROUBLED: Sequence[Line] = (
+TROUBLED: Story = (
     *(line for line in KILLED_ONCE if line[0] < 1640),
     (1600, I, 0, FaultDeferred("1", "its target is down")),
     (1700, S, 0, SaveFailed(3, Tier.STORAGE, "no space left")),
@@ -110,7 +113,7 @@ TROUBLED: Sequence[Line] = (
 """A run that fails of itself, loses its only checkpoint and is given up."""
 
 
-def entries(story: Sequence[Line]) -> list[Entry]:
+def entries(story: Story) -> list[Entry]:
     """The story as a reader of the log gets it."""
     sequences: dict[str, int] = {}
     told = []
@@ -120,18 +123,30 @@ def entries(story: Sequence[Line]) -> list[Entry]:
     return told
 
 
-def write(path: Path, story: Sequence[Line], boot_id: str = ELSEWHERE) -> RunDir:
+def write(path: Path, story: Story) -> RunDir:
     """A run directory at `path` with the story's event files."""
     run_dir = RunDir.at(path)
     run_dir.create()
-    for entry in entries(story):
-        file = run_dir.event_file(entry.writer)
-        if not file.exists():
-            file.write_bytes(encode(_header(entry.writer, boot_id)))
-        with file.open("ab") as out:
-            out.write(encode(entry))
+    add(run_dir, story)
     return run_dir
 
 
-def _header(writer: str, boot_id: str) -> Header:
-    return Header(SCHEMA, "r1", writer, "here", boot_id, 1, START_MS * MS, START_MS * MS)
+def add(run_dir: RunDir, story: Story) -> None:
+    """The story goes on in the files that are there."""
+    for entry in entries(story):
+        file = run_dir.event_file(entry.writer)
+        if not file.exists():
+            file.write_bytes(encode(_header(entry.writer)))
+        with file.open("ab") as out:
+            out.write(encode(entry))
+
+
+def slot(path: Path) -> Slot:
+    """What the slot says; there has to be one."""
+    found = slots.read(path)
+    assert found is not None
+    return found
+
+
+def _header(writer: str) -> Header:
+    return Header(SCHEMA, "r1", writer, "here", ELSEWHERE, 1, START_MS * MS, START_MS * MS)

@@ -1,0 +1,192 @@
+"""Serves a run's metrics over HTTP, and says in the run directory where.
+
+A port that is taken, a scrape that fails or a run that is half written never ends anything: another
+port is taken, the scrape is answered with status 500 and a line on stderr, what is there is served.
+"""
+
+import ctypes
+import errno
+import json
+import os
+import signal
+import socket
+import socketserver
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler
+from typing import Self
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from harness.collector import RunCollector
+from harness.rundir import RunDir
+
+SCHEMA = 1
+USUAL_PORT = 9464
+"""Where OpenTelemetry's Prometheus exporters listen by default; ours takes it if it is free."""
+SLOW_CLIENT_S = 10.0
+PATH = "/metrics"
+_PR_SET_PDEATHSIG = 1
+
+
+class Exporter:
+    """An HTTP server in a thread of its own; what it says is folded when it is asked."""
+
+    def __init__(self, run_dir: RunDir, host: str = "127.0.0.1", port: int | None = None) -> None:
+        registry = CollectorRegistry(auto_describe=False)
+        self._collector = RunCollector(run_dir)
+        registry.register(self._collector)
+        self._run_dir = run_dir
+        self._server = _listening(host, port, registry)
+        self.port: int = self._server.server_address[1]
+        self.target = _target(host, self.port)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True
+        )
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._entry = _discovery(self._run_dir, self.target)
+        try:
+            _replace(self._run_dir, self._entry)
+        except OSError as error:  # a run that may only be read can still be served
+            _say(f"where metrics are served is not written down: {error}")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if _found(self._run_dir) == self._entry:  # else another exporter has taken over the file
+            self._run_dir.exporter.unlink(missing_ok=True)
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+        self._collector.close()
+
+
+def serve(
+    run_dir: RunDir, host: str = "127.0.0.1", port: int | None = None, with_parent: bool = False
+) -> int:
+    """Serve until SIGTERM or SIGINT and return the exit status.
+
+    With `with_parent` a SIGINT is the parent's to judge: a terminal sends it to both.
+    """
+    # Blocked before any thread exists, so that none of them is interrupted and `sigwait` gets all.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    if with_parent and not die_with_parent(signal.SIGTERM):
+        return 0
+    try:
+        exporter = Exporter(run_dir, host, port)
+    except OSError as error:
+        _say(f"cannot serve metrics on {host}: {error}")
+        return 1
+    with exporter:
+        _say(f"metrics of {run_dir.path} at http://{exporter.target}{PATH}")
+        signal.sigwait({signal.SIGTERM} if with_parent else {signal.SIGTERM, signal.SIGINT})
+    return 0
+
+
+def die_with_parent(with_signal: signal.Signals) -> bool:
+    """Have the kernel send this process `with_signal` when its parent dies; False if it just did.
+
+    The parent is the *thread* that started this process: a launcher must do that in one that stays.
+    """
+    parent = os.getppid()
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(with_signal), 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    return os.getppid() == parent
+
+
+# ── the server ──────────────────────────────────────────────────────────────────────────────────
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    """Unlike `http.server.HTTPServer` it asks no name server for its own name."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        super().__init__((host, port), _Handler)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers a scrape."""
+
+    server: _Server
+    timeout = SLOW_CLIENT_S
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] not in (PATH, "/"):
+            self._answer(404, "text/plain; charset=utf-8", f"only {PATH} is here\n".encode())
+            return
+        try:
+            encode, content_type = choose_encoder(self.headers.get("Accept", ""))
+            body = encode(self.server.registry)
+        except Exception as error:  # noqa: BLE001 - whatever the log holds, the next scrape is answered
+            line = f"scrape failed: {type(error).__name__}: {error}"
+            _say(line)
+            self._answer(500, "text/plain; charset=utf-8", f"{line}\n".encode())
+            return
+        self._answer(200, content_type, body)
+
+    def _answer(self, status: int, content_type: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's names
+        """A scrape a second is nothing to write down."""
+
+
+def _listening(host: str, port: int | None, registry: CollectorRegistry) -> _Server:
+    wanted = USUAL_PORT if port is None else port
+    try:
+        return _Server(host, wanted, registry)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+    server = _Server(host, 0, registry)
+    _say(f"port {wanted} is taken; metrics are served on port {server.server_address[1]} instead")
+    return server
+
+
+# ── where it is ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _target(host: str, port: int) -> str:
+    """`host:port` for whoever scrapes."""
+    name = socket.gethostname() if host in ("", "0.0.0.0", "::") else host  # noqa: S104 - asked for
+    return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+
+
+def _discovery(run_dir: RunDir, target: str) -> str:
+    """A `file_sd` group. Its labels are meta labels: others would clash with those of the metrics."""
+    labels = {
+        "__meta_harness_schema": str(SCHEMA),
+        "__meta_harness_run_dir": str(run_dir.path),
+        "__meta_harness_pid": str(os.getpid()),
+    }
+    return json.dumps([{"targets": [target], "labels": labels}]) + "\n"
+
+
+def _found(run_dir: RunDir) -> str | None:
+    try:
+        return run_dir.exporter.read_text()
+    except FileNotFoundError:
+        return None
+
+
+def _replace(run_dir: RunDir, entry: str) -> None:
+    temporary = run_dir.exporter.with_name(f".{run_dir.exporter.name}.{os.getpid()}")
+    temporary.write_text(entry)
+    temporary.replace(run_dir.exporter)
+
+
+def _say(line: str) -> None:
+    print(f"harness export: {line}", file=sys.stderr, flush=True)  # noqa: T201

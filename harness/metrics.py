@@ -1,0 +1,134 @@
+"""The names of all metrics, what they mean, and nothing else. A name stands here or nowhere.
+
+Base units, `_total` on counters, and labels that no restart changes: a rank, never a pid or an attempt.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+COMMON = ("job_name", "run_id")
+"""Labels of every metric: the run directory's name, and the run's own."""
+PREFIX = "harness_"
+
+
+class Kind(StrEnum):
+    """What Prometheus takes a metric for."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric, as the documentation and the dashboards know it."""
+
+    name: str
+    """With its prefix, and `_total` where it is a counter."""
+    kind: Kind
+    help: str
+    labels: Sequence[str] = ()
+    """Besides the common ones."""
+
+
+def _family(name: str, kind: Kind, help: str, *labels: str) -> Family:  # noqa: A002 - Prometheus' word
+    return Family(PREFIX + name, kind, help, labels)
+
+
+RUN_INFO = _family(
+    "run_info", Kind.GAUGE, "1, to join on.", "version", "world_size", "strategy", "device"
+)
+RUN_START = _family(
+    "run_start_timestamp_seconds", Kind.GAUGE, "When the run was first started, in Unix time."
+)
+PHASE = _family("phase", Kind.GAUGE, "1 for what the run is doing now, else 0.", "phase")
+LAUNCHER_UP = _family("launcher_up", Kind.GAUGE, "1 while a launcher leads the run.")
+STATE_SECONDS = _family(
+    "state_seconds_total",
+    Kind.COUNTER,
+    "Wall time of the run by what it was doing; sums to the time elapsed.",
+    "state",
+)
+RANK_SECONDS = _family(
+    "rank_seconds_total", Kind.COUNTER, "The same times the number of ranks.", "state"
+)
+LOST_WORK = _family(
+    "lost_work_seconds_total",
+    Kind.COUNTER,
+    "Work and evaluation that the run went back behind, charged when training resumes.",
+)
+LOST_STEPS = _family("lost_steps_total", Kind.COUNTER, "Steps that the run went back behind.")
+GOODPUT = _family(
+    "goodput_ratio",
+    Kind.GAUGE,
+    "(work + evaluation - lost) / wall time, over the whole run.",
+)
+STEPS = _family("steps_total", Kind.COUNTER, "Finished steps, done first or again.", "kind")
+TOKENS = _family("tokens_total", Kind.COUNTER, "Tokens of finished steps, over all ranks.", "kind")
+STEP = _family("step", Kind.GAUGE, "The last finished step that the run holds.")
+RESTARTS = _family(
+    "restarts_total",
+    Kind.COUNTER,
+    "Failures after which the launcher began another attempt.",
+    "cause",
+)
+BURNT_RESTARTS = _family(
+    "burnt_restarts_total",
+    Kind.COUNTER,
+    "Attempts that ended before a step without an injected fault in them.",
+)
+RECOVERIES = _family(
+    "unattended_recoveries_total", Kind.COUNTER, "Failures from which the run came back by itself."
+)
+INTERVENTIONS = _family(
+    "manual_interventions_total",
+    Kind.COUNTER,
+    "Launches of the run after one that had not finished it.",
+)
+RESTART_DURATION = _family(
+    "restart_duration_seconds",
+    Kind.HISTOGRAM,
+    "From the last finished step before a failure to the first after it, or to the same step again.",
+    "until",
+)
+RESTART_PHASE_DURATION = _family(
+    "restart_phase_duration_seconds", Kind.HISTOGRAM, "Parts of coming back.", "phase"
+)
+SAVES = _family(
+    "checkpoint_saves_total", Kind.COUNTER, "Saves that ended, by how.", "tier", "outcome"
+)
+LAST_SAVE_STEP = _family(
+    "checkpoint_last_step", Kind.GAUGE, "Step of the last save that became durable.", "tier"
+)
+LAST_SAVE_TIME = _family(
+    "checkpoint_last_timestamp_seconds",
+    Kind.GAUGE,
+    "When the last save became durable, in Unix time.",
+    "tier",
+)
+STRAGGLER_DELAY = _family(
+    "straggler_delay_seconds",
+    Kind.GAUGE,
+    "Own time of the rank in its last step, minus the lower median of all ranks'.",
+    "rank",
+)
+RANK_UP = _family("rank_up", Kind.GAUGE, "1 while the rank's process lives.", "rank")
+LOSS = _family("loss", Kind.GAUGE, "The last training loss that was read.")
+VALIDATION_LOSS = _family("validation_loss", Kind.GAUGE, "The last loss on held-out data.")
+FAULTS = _family(
+    "faults_injected_total", Kind.COUNTER, "Faults that the injector applied.", "fault", "scope"
+)
+
+FAMILIES: Mapping[str, Family] = {
+    family.name: family
+    for family in (
+        *(RUN_INFO, RUN_START, PHASE, LAUNCHER_UP, STATE_SECONDS, RANK_SECONDS),
+        *(LOST_WORK, LOST_STEPS, GOODPUT, STEPS, TOKENS, STEP),
+        *(RESTARTS, BURNT_RESTARTS, RECOVERIES, INTERVENTIONS),
+        *(RESTART_DURATION, RESTART_PHASE_DURATION),
+        *(SAVES, LAST_SAVE_STEP, LAST_SAVE_TIME),
+        *(STRAGGLER_DELAY, RANK_UP, LOSS, VALIDATION_LOSS, FAULTS),
+    )
+}
+"""Every metric by name. Dashboards, rules and docs are tested against this table, both ways."""
