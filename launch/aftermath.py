@@ -15,11 +15,9 @@ from launch.agent import Agent, name_of
 from launch.causes import Blame
 from launch.ends import Ending
 from launch.exits import Exit
-from launch.restarts import NS, Failure, Limits
+from launch.restarts import Failure, Limits
 from launch.spawner import ForkServerLostError
 
-BEGAN_AFTER_S = 60.0
-"""A script that does not use the library counts as begun once it ran for that long."""
 FORK_SERVER_DIED = Blame(None, Cause.HELPER, "the fork server died, and every rank with it", "")
 
 
@@ -74,14 +72,13 @@ class Aftermath:
 
     def _failure(self, agent: Agent, fault: Blame, now_ns: int) -> Failure:
         place = (agent.run_dir, agent.attempt, agent.ranks.world_size)
-        lasted_ns = now_ns - self._started_ns
-        stepped = witness.has_stepped(*place)
         return Failure(
             attempt=agent.attempt,
             at_ns=now_ns,
             cause=fault.cause,
             signature=fault.signature,
-            began=stepped if witness.any_joined(*place) else lasted_ns > BEGAN_AFTER_S * NS,
+            lasted_ns=now_ns - self._started_ns,
+            began=witness.has_stepped(*place) if witness.uses_library(agent.run_dir) else None,
             step=witness.best_step(*place),
         )
 

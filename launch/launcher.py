@@ -173,7 +173,7 @@ class _Launcher:
     def _view(self, stack: ExitStack) -> View:
         if self._asked.quiet or importlib.util.find_spec("launch.live") is None:
             return _Blind()
-        from launch.live import Live  # type: ignore[import-not-found]
+        from launch.live import Live
 
         return stack.enter_context(Live(self._run_dir))
 

@@ -21,8 +21,9 @@ class Failure:
     cause: Cause
     signature: str
     """Equal for two failures that look like the same mistake; empty where chance is to blame."""
-    began: bool
-    """It finished a step of its own, or ran for a while if nobody can tell."""
+    lasted_ns: int
+    began: bool | None
+    """It finished a step of its own; None if nobody can tell, as in a script without the library."""
     step: int | None
     """Steps finished when it ended; None if nobody can tell."""
 
@@ -37,6 +38,8 @@ class Limits:
     """… of this length."""
     same_starts: int = 2
     """Attempts that end the same way before their first step, until no more are made."""
+    start_ns: int = 60 * NS
+    """Where nobody can tell, an attempt that lasted this long has begun."""
     same_steps: int = 3
     """Attempts that end the same way at the same step, until no more are made."""
     fruitless: int = 10
@@ -68,7 +71,7 @@ def decide(history: Sequence[Failure], now_ns: int, limits: Limits) -> Decision:
 
 def _cannot_start(history: Sequence[Failure], limits: Limits) -> str:
     last = _same(history, limits.same_starts)
-    if not last or any(failure.began for failure in last):
+    if not last or any(_has_begun(failure, limits) for failure in last):
         return ""
     return f"it cannot start: {len(last)} attempts ended before a step with {last[0].signature}"
 
@@ -84,13 +87,11 @@ def _same_step(history: Sequence[Failure], limits: Limits) -> str:
 
 
 def _fruitless(history: Sequence[Failure], limits: Limits) -> str:
-    """Attempts that began are fruitful where steps are unknown, as in a script without the library."""
     best, in_a_row = -1, 0
     for failure in history:
-        if failure.began and (failure.step is None or failure.step > best):
-            in_a_row = 0
-            best = best if failure.step is None else failure.step
-        else:
+        if failure.began and failure.step is not None and failure.step > best:
+            best, in_a_row = failure.step, 0
+        elif failure.began is not None:
             in_a_row += 1
     if in_a_row < limits.fruitless:
         return ""
@@ -110,6 +111,10 @@ def _spent(history: Sequence[Failure], now_ns: int, limits: Limits) -> str:
 def _restarts_within(history: Sequence[Failure], now_ns: int, limits: Limits) -> int:
     """Each failure before the last one was followed by a restart."""
     return sum(failure.at_ns > now_ns - limits.window_ns for failure in history[:-1])
+
+
+def _has_begun(failure: Failure, limits: Limits) -> bool:
+    return failure.lasted_ns >= limits.start_ns if failure.began is None else failure.began
 
 
 def _same(history: Sequence[Failure], count: int) -> Sequence[Failure]:

@@ -6,7 +6,6 @@ Everything that the launcher learns about processes comes through this one conne
 import gc
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -65,16 +64,14 @@ class Spawner:
         """Start a bare interpreter whose processes import everything themselves, for `reason`."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            process = subprocess.Popen(
-                [
-                    *(sys.executable, "-P", "-m", forkserver.__name__),
-                    *(str(theirs.fileno()), str(os.getpid())),
-                    *(program.kind, program.target, *program.arguments),
-                ],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-            )
-        return cls(ours, process.pid, reason)
+            theirs.set_inheritable(True)
+            command = [
+                *(sys.executable, "-P", "-m", forkserver.__name__),
+                *(str(theirs.fileno()), str(os.getpid())),
+                *(program.kind, program.target, *program.arguments),
+            ]
+            pid = os.posix_spawn(sys.executable, command, os.environ)
+        return cls(ours, pid, reason)
 
     def fileno(self) -> int:
         """Readable when `ended` has something to say."""

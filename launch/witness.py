@@ -43,6 +43,11 @@ def any_joined(run_dir: RunDir, attempt: int, world_size: int) -> bool:
     return any(has_joined(run_dir, attempt, rank) for rank in range(world_size))
 
 
+def uses_library(run_dir: RunDir) -> bool:
+    """True if a rank of any attempt registered itself: then every attempt's progress can be told."""
+    return any(run_dir.workers.glob("*.json"))
+
+
 def best_step(run_dir: RunDir, attempt: int, world_size: int) -> int | None:
     """Steps finished by the rank that got furthest in `attempt`; None if no rank joined."""
     found = [_slot(run_dir, attempt, rank) for rank in range(world_size)]

@@ -89,15 +89,19 @@ class Zygote:
     def wait(self, launched: Launched, timeout_s: float) -> int:
         """See `Launched.wait`."""
         deadline = time.monotonic() + timeout_s
-        while launched.name not in self._statuses:
+        while self.runs(launched):
             left_s = deadline - time.monotonic()
             if left_s <= 0 or not select.select([self._spawner], [], [], left_s)[0]:
                 raise TimeoutError(
                     f"{launched.name} runs after {timeout_s:g} s; it printed:\n{launched.printed}"
                 )
-            for ended in self._spawner.ended():
-                self._statuses[ended.name] = ended.status
         return self._statuses[launched.name]
+
+    def runs(self, launched: Launched) -> bool:
+        """True while it has not ended."""
+        for ended in self._spawner.ended():
+            self._statuses[ended.name] = ended.status
+        return launched.name not in self._statuses
 
     def below(self) -> list[psutil.Process]:
         """Every living process that was started here, however deep, orphans included."""
@@ -114,6 +118,7 @@ class Zygote:
     def close(self) -> None:
         """End it, and everything that was started here."""
         self._spawner.close()
+        self._process.wait()
 
 
 def _lives(process: psutil.Process) -> bool:

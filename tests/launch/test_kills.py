@@ -1,0 +1,151 @@
+"""A rank that dies costs one attempt: the rest of it dies at once, and the next one starts."""
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from harness.events import (
+    AttemptStarted,
+    Cause,
+    FailureDetected,
+    Outcome,
+    RanksSpawned,
+    RunFinished,
+)
+from tests.launch.conftest import Bench, dead, until
+
+pytestmark = pytest.mark.processes
+FOR_EVER = "100000"
+
+
+@pytest.mark.parametrize(("ranks", "kills"), [(2, 10), (4, 10)])
+def test_each_kill_costs_exactly_one_attempt(bench: Bench, ranks: int, kills: int):
+    run = bench.launch("--max-restarts", "50", "reduce.py", FOR_EVER, ranks=ranks)
+    for attempt in range(1, kills + 1):
+        victim = attempt % ranks
+        os.kill(bench.pids(attempt, ranks)[victim], signal.SIGKILL)
+    bench.pids(kills + 1, ranks)
+    run.signal(signal.SIGINT)
+    assert run.wait() == 130
+    assert bench.attempts() == list(range(1, kills + 2))
+    assert bench.events(FailureDetected) == [
+        FailureDetected(attempt % ranks, Cause.SIGNAL, "killed by SIGKILL")
+        for attempt in range(1, kills + 1)
+    ]
+    assert bench.events(AttemptStarted) == [AttemptStarted(ranks)] * (kills + 1)
+    assert bench.events(RanksSpawned) == [RanksSpawned(ranks, warm=True)] * (kills + 1)
+
+
+def test_survivors_die_at_once_even_if_they_ignore_sigterm(bench: Bench):
+    script = bench.write(
+        "deaf.py",
+        "import json, os, signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print(json.dumps({'pid': os.getpid()}))\n"
+        "time.sleep(1000 if os.environ['HARNESS_ATTEMPT'] == '1' else 0)\n",
+    )
+    run = bench.launch(script, ranks=2)
+    pids = bench.pids(1, 2)
+    os.kill(pids[0], signal.SIGKILL)
+    assert run.wait(20) == 0
+    assert dead(pids)
+
+
+def test_a_stopped_survivor_dies_too(bench: Bench):
+    run = bench.launch("reduce.py", FOR_EVER, ranks=3)
+    pids = bench.pids(1, 3)
+    os.kill(pids[0], signal.SIGSTOP)
+    os.kill(pids[1], signal.SIGKILL)
+    bench.pids(2, 3)
+    assert dead(pids)
+    run.signal(signal.SIGINT)
+    run.wait()
+
+
+def test_children_of_a_killed_rank_die_with_its_attempt(bench: Bench):
+    script = bench.write(
+        "parent.py",
+        "import json, os, subprocess, time\n"
+        "if os.environ['HARNESS_ATTEMPT'] == '1':\n"
+        "    child = subprocess.Popen(['sleep', '1000'])\n"
+        "    daemon = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+        "    print(json.dumps({'pid': os.getpid(), 'children': [child.pid, daemon.pid]}))\n"
+        "    time.sleep(1000)\n",
+    )
+    run = bench.launch(script, ranks=2)
+    told = [bench.told(1, rank) for rank in range(2)]
+    os.kill(told[0]["pid"], signal.SIGKILL)
+    assert run.wait(20) == 0
+    assert dead([child for rank in told for child in rank["children"]])
+
+
+def test_stacks_of_the_survivors_say_what_they_were_doing(bench: Bench):
+    script = bench.write(
+        "sleepy.py",
+        "import json, os, time\n"
+        "def sleep_on():\n"
+        "    time.sleep(1000 if os.environ['HARNESS_ATTEMPT'] == '1' else 0)\n"
+        "print(json.dumps({'pid': os.getpid()}))\n"
+        "sleep_on()\n",
+    )
+    run = bench.launch(script, ranks=2)
+    os.kill(bench.pids(1, 2)[0], signal.SIGKILL)
+    assert run.wait() == 0
+    assert "in sleep_on" in bench.run_dir.stacks(1, 1).read_text()
+    assert '"status": -9' in bench.run_dir.exits(1).read_text()
+    assert not bench.run_dir.stacks(1, 0).exists()
+    assert not bench.run_dir.incident(2).exists()
+
+
+def test_a_launcher_that_is_killed_leaves_nothing(bench: Bench):
+    script = bench.write(
+        "busy.py",
+        "import json, os, subprocess, time\n"
+        "child = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+        "print(json.dumps({'pid': os.getpid()}))\n"
+        "time.sleep(1000)\n",
+    )
+    run = bench.launch(script, ranks=2)
+    stopped, _ = bench.pids(1, 2)
+    os.kill(stopped, signal.SIGSTOP)
+    assert len(bench.zygote.below()) == 6  # launcher, fork server, ranks and their children
+    run.signal(signal.SIGKILL)
+    assert run.wait() == -signal.SIGKILL
+    until(lambda: not bench.zygote.below(), "all that the launcher started is gone", 5.0)
+
+
+def test_a_stopped_fork_server_dies_with_its_launcher(bench: Bench):
+    run = bench.launch("reduce.py", FOR_EVER, ranks=2)
+    bench.pids(1, 2)
+    os.kill(_fork_server(run.pid), signal.SIGSTOP)
+    run.signal(signal.SIGKILL)
+    until(lambda: not bench.zygote.below(), "all that the launcher started is gone", 5.0)
+
+
+def test_a_fork_server_that_dies_costs_an_attempt_and_the_next_is_cold(bench: Bench):
+    script = bench.write(
+        "parent.py",
+        "import json, os, subprocess, time\n"
+        "child = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+        "print(json.dumps({'pid': os.getpid(), 'child': child.pid}))\n"
+        "time.sleep(1000 if os.environ['HARNESS_ATTEMPT'] == '1' else 0)\n",
+    )
+    run = bench.launch(script, ranks=2)
+    told = [bench.told(1, rank) for rank in range(2)]
+    os.kill(_fork_server(run.pid), signal.SIGKILL)
+    assert run.wait() == 0
+    assert dead([rank["child"] for rank in told])
+    reason = "the fork server died, and every rank with it"
+    assert bench.events(FailureDetected) == [FailureDetected(None, Cause.HELPER, reason)]
+    assert bench.events(RanksSpawned) == [
+        RanksSpawned(2, warm=True),
+        RanksSpawned(2, warm=False, reason="the warm fork server died"),
+    ]
+    assert bench.events(RunFinished) == [RunFinished(Outcome.FINISHED)]
+
+
+def _fork_server(launcher: int) -> int:
+    children = psutil.Process(launcher).children()
+    return next(child.pid for child in children if child.name() == "fork-server")
