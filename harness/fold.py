@@ -175,7 +175,9 @@ class Fold(Lives):
 
     def _training_finished(self, entry: Entry, at_ns: int) -> list[Segment]:
         self.idle = False
-        return self._complete(entry, at_ns)
+        settled = self._complete(entry, at_ns)
+        self.ledger.complete(at_ns, self.meter.productive_ns)
+        return settled
 
     # ── what moves no phase ─────────────────────────────────────────────────────────────────
 

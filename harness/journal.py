@@ -132,6 +132,8 @@ class Tail:
 
     def _settled(self, names: list[str], now_ns: int | None) -> list[Entry]:
         """What can be handed out, given how far each file was read."""
+        if not self._state.offsets_ns:
+            return []  # nothing has a place yet, and where the present is on the axis is not known
         files = [self._state.files[name] for name in names]
         edge_ns = self.now_ns() if now_ns is None else now_ns
         for file in files:
@@ -240,8 +242,10 @@ def _block(path: Path, offset: int) -> tuple[bytes, bool]:
 
     A last line without its newline is being written, or was torn by a kill: it is left out.
     """
+    size = path.stat().st_size
+    if offset >= size:
+        return b"", False
     with path.open("rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
         length = _BLOCK_BYTES
         while offset < size:
             block = os.pread(file.fileno(), length, offset)

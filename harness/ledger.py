@@ -61,6 +61,10 @@ class Ledger:
             del self.recent[1 : RECENT_STEPS + 1]
         return useful
 
+    def complete(self, at_ns: int, productive_ns: int) -> None:
+        """No step follows: what was done since the last one (a digest, an evaluation) goes with it."""
+        self.recent[-1] = (self.recent[-1][0], productive_ns - self.lost_ns, at_ns)
+
     def finish_lost(self, step: int) -> bool:
         """Step `step` of an attempt that others have gone on without: done, and lost at once."""
         self.lost_steps += 1
