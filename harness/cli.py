@@ -34,16 +34,18 @@ Flag = Parameter(negative="")
 def main(argv: Sequence[str] | None = None) -> int:
     """Do what `argv` says and return the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    others = commands_of_other_rooms()
+    if arguments and arguments[0] in others:
+        return _of_another_room(others[arguments[0]], arguments[1:])
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a report draws bars; not every encoding has them
-    others = commands_of_other_rooms()
     try:
-        if arguments and arguments[0] in others:
-            return _of_another_room(others[arguments[0]], arguments[1:])
-        return _own(arguments, others)
+        status = _own(arguments, others)
+        print(end="", flush=True)  # noqa: T201
     except BrokenPipeError:  # `harness report RUN | head`: whoever read has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return NO
+    return status
 
 
 def commands_of_other_rooms() -> dict[str, importlib.metadata.EntryPoint]:

@@ -42,7 +42,7 @@ def report(run_dir: RunDir) -> Report:
 
 def summary(run_dir: RunDir) -> str:
     """The report for people, as wide as standard output and with colours if that is a terminal."""
-    is_terminal = sys.stdout.isatty()
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
     columns = shutil.get_terminal_size().columns if is_terminal else 80
     return rendered(report(run_dir), run_dir.path.name, width=columns, color=is_terminal)
 

@@ -55,7 +55,7 @@ def tell(
         validations=tuple(account.validations),
         final_digest=final_digest,
         segments=of.segments,
-        notes=notes,
+        notes=tuple(notes),
     )
 
 

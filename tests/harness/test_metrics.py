@@ -1,0 +1,262 @@
+import fcntl
+import math
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from harness.collector import RunCollector
+from harness.goodput import split
+from harness.metrics import COMMON, FAMILIES, PREFIX, Kind
+from harness.phases import Phase
+from harness.rundir import RunDir
+from harness.samples import DRAW, Present
+from harness.slots import SlotWriter
+from harness.timeline import Fold
+from tests.harness import stories
+
+Samples = dict[tuple[str, str], float]
+
+
+def scraped(run_dir: RunDir) -> str:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(RunCollector(run_dir))
+    return generate_latest(registry).decode()
+
+
+def samples(text: str) -> Samples:
+    """By name and the values of the labels that not every metric has."""
+    return {
+        (
+            sample.name.removeprefix(PREFIX),
+            ",".join(value for label, value in sample.labels.items() if label not in COMMON),
+        ): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+@contextmanager
+def alive(run_dir: RunDir, *writers: str) -> Iterator[None]:
+    """As if these writers were: each holds the lock on its file."""
+    files = [run_dir.event_file(writer).open() for writer in writers]
+    for file in files:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        for file in files:
+            file.close()
+
+
+def test_every_sample_of_a_run_that_was_killed_once(tmp_path):
+    text = scraped(stories.write(tmp_path / "run", stories.KILLED_ONCE))
+    told = {
+        key: value
+        for key, value in samples(text).items()
+        if value and not key[0].endswith("_bucket")
+    }
+    parts_s = {
+        "detect": 0.2,
+        "teardown": 0.02,
+        "rendezvous": 0.02,
+        "spawn": 0.02,
+        "init": 0.06,
+        "restore": 0.04,
+        "warmup": 0.1,
+    }
+    states_s = {
+        "startup": 0.2,
+        "restore": 0.14,
+        "warmup": 0.3,
+        "work": 1.45,
+        "evaluation": 0.2,
+        "save_stall": 0.09,
+        "interrupted": 0.1,
+        "restart": 0.12,
+        "drain": 0.2,
+    }
+    assert told == {
+        ("run_info", "unknown,ddp,0.1.0,2"): 1,
+        ("run_start_timestamp_seconds", ""): 1.7e9,
+        ("phase", "finished"): 1,
+        **{("state_seconds_total", state): s for state, s in states_s.items()},
+        **{("rank_seconds_total", state): 2 * s for state, s in states_s.items()},
+        ("lost_work_seconds_total", ""): 0.6,
+        ("lost_steps_total", ""): 1,
+        ("goodput_ratio", ""): 0.375,
+        ("steps_total", "useful"): 4,
+        ("steps_total", "redone"): 1,
+        ("tokens_total", "useful"): 400,
+        ("tokens_total", "redone"): 100,
+        ("step", ""): 4,
+        ("restarts_total", "signal"): 1,
+        ("unattended_recoveries_total", ""): 1,
+        ("restart_duration_seconds_count", "first_step"): 1,
+        ("restart_duration_seconds_sum", "first_step"): 0.46,
+        ("restart_duration_seconds_count", "regained_step"): 1,
+        ("restart_duration_seconds_sum", "regained_step"): 0.46,
+        **{("restart_phase_duration_seconds_count", part): 1 for part in parts_s},
+        **{("restart_phase_duration_seconds_sum", part): s for part, s in parts_s.items()},
+        ("checkpoint_saves_total", "committed,storage"): 2,
+        ("checkpoint_last_step", "storage"): 4,
+        ("checkpoint_last_timestamp_seconds", "storage"): 1.7e9 + 2.7,
+        ("loss", ""): 4.0,
+        ("validation_loss", ""): 3.5,
+        ("faults_injected_total", "kill,rank"): 1,
+    }
+
+
+def test_the_table_and_what_is_exposed_name_the_same_metrics(tmp_path):
+    text = scraped(stories.write(tmp_path / "run", stories.KILLED_ONCE))
+    assert set(re.findall(r"^# TYPE (\w+) \w+$", text, re.MULTILINE)) == set(FAMILIES)
+    assert set(DRAW) == set(FAMILIES)
+    kinds = {family.name: family.type for family in text_string_to_metric_families(text)}
+    assert kinds == {
+        name.removesuffix("_total"): family.kind.value for name, family in FAMILIES.items()
+    }
+
+
+def test_names_and_labels_follow_the_rules():
+    for name, family in FAMILIES.items():
+        assert re.fullmatch(rf"{PREFIX}[a-z_]+", name)
+        assert name.endswith("_total") == (family.kind is Kind.COUNTER)
+        assert family.help[0] == family.help[0].upper()
+        assert family.help.endswith(".")
+        assert not {"job", "instance", "pid", "attempt", "step", "le"} & set(family.labels)
+
+
+def test_promtool_finds_nothing_wrong(tmp_path):
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool here (Debian's package prometheus has it)")
+    for story in (stories.KILLED_ONCE, stories.TROUBLED, ()):
+        text = scraped(stories.write(tmp_path / str(len(story)), story))
+        checked = subprocess.run(
+            [promtool, "check", "metrics"], input=text.encode(), capture_output=True, check=False
+        )
+        assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+
+
+def test_after_every_entry_states_sum_to_the_time_elapsed_and_no_counter_falls():
+    for story in (stories.KILLED_ONCE, stories.TROUBLED):
+        fold, before = Fold(), dict[tuple[str, tuple[str, ...]], float]()
+        for entry in stories.entries(story):
+            fold.feed(entry)
+            present = Present("run", "r1", "cpu", fold, True, (), {})
+            counters = {
+                (name, labels): float(value)
+                for name, family in FAMILIES.items()
+                if family.kind is Kind.COUNTER
+                for labels, value in DRAW[name](present).items()
+                if isinstance(value, int | float)
+            }
+            elapsed_s = sum(
+                value
+                for (name, _), value in counters.items()
+                if name.endswith("_state_seconds_total")
+            )
+            assert elapsed_s == pytest.approx(split(fold).wall_ns / 1e9)
+            assert all(counters[key] >= value for key, value in before.items())
+            before = counters
+
+
+def test_a_histogram_counts_each_duration_in_every_bucket_that_holds_it(tmp_path):
+    told = samples(scraped(stories.write(tmp_path / "run", stories.KILLED_ONCE)))
+    buckets = {
+        float(labels.split(",")[0]): value
+        for (name, labels), value in told.items()
+        if name == "restart_duration_seconds_bucket" and labels.endswith(",first_step")
+    }
+    assert buckets[0.256] == 0
+    assert buckets[0.512] == 1
+    assert buckets[math.inf] == 1
+    assert list(buckets) == sorted(buckets)
+
+
+def test_nothing_says_that_a_dead_run_trains(tmp_path):
+    story = [line for line in stories.KILLED_ONCE if line[0] <= 1540][:-1]
+    run_dir = stories.write(tmp_path / "run", story)
+    with alive(run_dir, "launcher-0", "rank-0", "rank-1"):
+        assert standing(run_dir) == ("work", 1, {"0": 1, "1": 1})
+    assert standing(run_dir) == ("down", 0, {"0": 0, "1": 0})
+    stories.add(run_dir, [line for line in stories.KILLED_ONCE if line[0] > 1540])
+    assert standing(run_dir) == ("finished", 0, {"0": 0, "1": 0})
+
+
+def standing(run_dir: RunDir) -> tuple[str, float, dict[str, float]]:
+    told = samples(scraped(run_dir))
+    phases = [labels for (name, labels), value in told.items() if name == "phase" and value]
+    assert len(phases) == 1
+    ups = {labels: value for (name, labels), value in told.items() if name == "rank_up"}
+    return phases[0], told["launcher_up", ""], ups
+
+
+def test_each_rank_that_is_killed_and_started_again_stays_one_series(tmp_path):
+    run_dir = stories.write(tmp_path / "run", stories.KILLED_ONCE)
+    with alive(run_dir, "rank-1"):
+        ups = [key for key in samples(scraped(run_dir)) if key[0] == "rank_up"]
+    assert ups == [("rank_up", "0"), ("rank_up", "1")]
+
+
+def test_a_step_that_was_rolled_back_is_no_longer_the_current_one(tmp_path):
+    story = [line for line in stories.KILLED_ONCE if line[0] <= 1900]
+    told = samples(scraped(stories.write(tmp_path / "run", story)))
+    assert told["step", ""] == 2
+
+
+@pytest.mark.parametrize(
+    ("own_ms", "delay_s"),
+    [
+        ((30, 50), {"0": 0.0, "1": 0.02}),
+        ((40, 30, 50), {"0": 0.0, "1": -0.01, "2": 0.01}),
+    ],
+)
+def test_a_rank_is_late_by_its_own_time_minus_the_lower_median(tmp_path, own_ms, delay_s):
+    run_dir = RunDir.at(tmp_path)
+    run_dir.create()
+    fold = Fold()
+    for entry in stories.entries(stories.GOING):
+        fold.feed(entry)
+    read = {}
+    for rank, ms in enumerate(own_ms):
+        with SlotWriter(run_dir.slot(rank), attempt=1) as slot:
+            slot.update(own_ns=ms * 1_000_000)
+        read[rank] = stories.slot(run_dir.slot(rank))
+    draw = DRAW["harness_straggler_delay_seconds"]
+    told = draw(Present("run", "r1", "cpu", fold, True, (), read))
+    assert told == {(rank,): pytest.approx(s) for rank, s in delay_s.items()}
+    assert draw(Present("run", "r1", "cpu", fold, False, (), read)) == {}
+
+
+def test_slots_of_an_attempt_that_is_over_say_nothing(tmp_path):
+    run_dir = stories.write(tmp_path / "run", stories.GOING)
+    for rank, attempt in ((0, 1), (1, 0)):
+        with SlotWriter(run_dir.slot(rank), attempt=attempt) as slot:
+            slot.update(own_ns=5)
+    with alive(run_dir, "launcher-0"):
+        told = samples(scraped(run_dir))
+    assert [labels for name, labels in told if name == "straggler_delay_seconds"] == ["0"]
+
+
+def test_a_run_in_which_nothing_has_happened_yet_has_no_figures_and_no_errors(tmp_path):
+    told = samples(scraped(stories.write(tmp_path / "run", ())))
+    assert told["phase", "down"] == 1
+    assert told["launcher_up", ""] == 0
+    assert not {"goodput_ratio", "loss", "run_start_timestamp_seconds"} & {name for name, _ in told}
+
+
+def test_a_directory_name_that_is_no_unicode_still_makes_labels(tmp_path):
+    run_dir = stories.write(tmp_path / "b\udcff", stories.KILLED_ONCE)
+    assert 'job_name="b\ufffd"' in scraped(run_dir)
+
+
+def test_every_phase_has_its_state_and_only_those_that_last(tmp_path):
+    told = samples(scraped(stories.write(tmp_path / "run", stories.KILLED_ONCE)))
+    states = {labels for name, labels in told if name == "state_seconds_total"}
+    assert states == {phase.value for phase in Phase} - {"finished"}

@@ -1,0 +1,415 @@
+import fcntl
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from harness.events import (
+    EvaluationFinished,
+    Outcome,
+    RunFinished,
+    RunStarted,
+    SaveUnblocked,
+    StepFinished,
+    Tier,
+)
+from harness.phases import Phase
+from harness.report import report, summary
+from harness.report.model import Standing
+from harness.report.spread import Spread, duration
+from harness.report.strip import Cell, cells
+from harness.report.terminal import rendered
+from harness.rundir import RunDir
+from harness.segments import Segment
+from harness.verify import final_digest
+from tests.harness import stories
+
+PARTS = ("detect", "teardown", "rendezvous", "spawn", "init", "restore", "warmup")
+
+
+def once(duration_s: float) -> dict[str, float]:
+    return {"count": 1, "median": duration_s, "p90": duration_s, "max": duration_s}
+
+
+NEVER = {"count": 0, "median": None, "p90": None, "max": None}
+
+
+def test_a_run_that_was_killed_once_is_told_in_full(tmp_path):
+    run_dir = stories.write(tmp_path / "run", stories.KILLED_ONCE)
+    parts_s = (0.2, 0.02, 0.02, 0.02, 0.06, 0.04, 0.1)
+    told = report(run_dir).to_json()
+    assert told == {
+        "schema": 1,
+        "run_id": "r1",
+        "tool": "harness",
+        "world_size": 2,
+        "outcome": "finished",
+        "reason": "",
+        "phase": "finished",
+        "goodput": 0.375,
+        "goodput_rests_on_failures": 1,
+        "wall_s": 2.8,
+        "wall_ns": 2_800_000_000,
+        "state_seconds": {
+            "startup": 0.2,
+            "restore": 0.14,
+            "warmup": 0.3,
+            "work": 1.45,
+            "evaluation": 0.2,
+            "save_stall": 0.09,
+            "interrupted": 0.1,
+            "restart": 0.12,
+            "drain": 0.2,
+            "down": 0.0,
+        },
+        "state_ns": {
+            "startup": 200_000_000,
+            "restore": 140_000_000,
+            "warmup": 300_000_000,
+            "work": 1_450_000_000,
+            "evaluation": 200_000_000,
+            "save_stall": 90_000_000,
+            "interrupted": 100_000_000,
+            "restart": 120_000_000,
+            "drain": 200_000_000,
+            "down": 0,
+        },
+        "lost_work_s": 0.6,
+        "badput_s": {"work": 1.05, "checkpoint": 0.09, "lost": 0.7, "restart": 0.96},
+        "unsettled_s": 0.0,
+        "attempts": 2,
+        "lives": 1,
+        "manual_interventions": 0,
+        "steps": 4,
+        "useful_steps": 4,
+        "redone_steps": 1,
+        "lost_steps": 1,
+        "tokens": 500,
+        "restarts": 1,
+        "burnt_restarts": 0,
+        "restart_s": {
+            **once(0.46),
+            "phases": {part: once(s) for part, s in zip(PARTS, parts_s, strict=True)},
+        },
+        "restart_since_fault_s": once(0.3),
+        "restart_records": [
+            {
+                "number": 1,
+                "attempt": 0,
+                "cause": "signal",
+                "rank": 1,
+                "reason": "killed by SIGKILL",
+                "duration_s": 0.46,
+                "since_fault_s": 0.3,
+                "lost_steps": 1,
+                "lost_s": 0.6,
+                "resumed_step": 2,
+                "burnt": False,
+                "faults": ["1"],
+                "phase_s": dict(zip(PARTS, parts_s, strict=True)),
+            }
+        ],
+        "faults": [
+            {
+                "id": "1",
+                "kind": "kill",
+                "target": "rank 1",
+                "tape_s": None,
+                "at_s": 1.7,
+                "state": "confirmed",
+                "deferred": False,
+                "detail": "process 71 is gone",
+                "restart": 1,
+                "became": "confirmed, led to restart 1",
+            },
+            {
+                "id": "2",
+                "kind": "",
+                "target": "",
+                "tape_s": None,
+                "at_s": None,
+                "state": "skipped",
+                "deferred": False,
+                "detail": "the run has ended",
+                "restart": None,
+                "became": "skipped, the run has ended",
+            },
+        ],
+        "checkpoints": {
+            "committed": 2,
+            "failed": 0,
+            "rejected": 0,
+            "rejections": [],
+            "last_step": 4,
+            "bytes": 8_000_000,
+            "stall_s": 0.09,
+            "mean_commit_s": 0.195,
+        },
+        "loss": 4.0,
+        "validation_loss": {
+            "count": 2,
+            "first": {"step": 3, "loss": 4.75},
+            "last": {"step": 4, "loss": 3.5},
+        },
+        "final_digest": final_digest(stories.entries(stories.KILLED_ONCE)),
+        "notes": [],
+    }
+    assert told["final_digest"] is not None
+    assert sum(told["state_ns"].values()) == told["wall_ns"]
+    assert sum(told["badput_s"].values()) == pytest.approx(told["wall_s"])
+
+
+KILLED_ONCE_TEXT = """\
+run demo  finished  2 ranks, 2 attempts, wall time 2.80 s
+goodput 37.5% (from 1 failure: their cost in the long run is known to ±100%)
+
+where the time went
+  work kept    1.050 s  37.5%  ██████████████████████████████████
+  work lost    0.600 s  21.4%  ███████████████████▍
+  startup      0.200 s   7.1%  ██████▌
+  restore      0.140 s   5.0%  ████▌
+  warmup       0.300 s  10.7%  █████████▊
+  save stall   0.090 s   3.2%  ██▉
+  interrupted  0.100 s   3.6%  ███▎
+  restart      0.120 s   4.3%  ███▉
+  drain        0.200 s   7.1%  ██████▌
+  sum          2.800 s
+  in four kinds: work 37.5%, checkpoint 3.2%, lost 25.0%, restart 34.3%
+
+phase by phase
+  sssssrrrwwwwww█████████████c░░░░░░░░░░░░░░░░░iixRRrrww███████████▓▓▓c██ddddd
+  █ work  ▓ evaluation  ░ lost  s startup  r restore  w warmup  c save stall  i
+  interrupted  R restart  d drain  x failure
+  one cell: 37 ms
+
+restarts
+  seconds                               count  median    p90    max
+  last finished step → next first one       1   0.460  0.460  0.460
+    of that, detect                         1   0.200  0.200  0.200
+    of that, teardown                       1   0.020  0.020  0.020
+    of that, rendezvous                     1   0.020  0.020  0.020
+    of that, spawn                          1   0.020  0.020  0.020
+    of that, init                           1   0.060  0.060  0.060
+    of that, restore                        1   0.040  0.040  0.040
+    of that, warmup                         1   0.100  0.100  0.100
+  fault injected → first finished step      1   0.300  0.300  0.300
+
+  #  attempt  back after  resumed    lost  what happened
+  1        0     0.460 s   step 2  1 step  rank 1: killed by SIGKILL (fault 1)
+
+faults
+      at  id  kind  target  what became of it
+  1.70 s  1   kill  rank 1  confirmed, led to restart 1
+          2                 skipped, the run has ended
+
+training
+  steps: 4 held, 1 lost, 1 redone
+  tokens: 500, 345 a second of work
+  validation loss: 4.7500 (step 3) → 3.5000 (step 4)
+  last training loss: 4.0000
+  checkpoints: 2 committed, the last at step 4, 0 failed, 0 rejected; 8.0 MB,
+  195 ms each to commit; training waited 90 ms
+  final digest: 9c8db942bc86ea0e9e7bcaf6bb3c2243
+"""
+
+
+def test_people_get_it_on_one_screen_without_a_terminal(tmp_path):
+    told = report(stories.write(tmp_path / "run", stories.KILLED_ONCE))
+    assert rendered(told, "demo") == KILLED_ONCE_TEXT
+
+
+def test_no_line_is_wider_than_the_terminal_and_colours_are_for_terminals_alone(tmp_path):
+    story = [
+        *stories.TROUBLED[:-1],
+        (1900, "launcher-0", 1, RunFinished(Outcome.FAILED, "no " * 90)),
+    ]
+    told = report(stories.write(tmp_path / "run", story))
+    for width in (60, 80, 120):
+        plain = rendered(told, "demo", width=width)
+        assert max(len(line) for line in plain.splitlines()) <= width
+        assert "\x1b" not in plain
+    assert "\x1b[" in rendered(told, "demo", color=True)
+
+
+def test_a_run_that_failed_says_what_was_failed_rejected_burnt_and_deferred(tmp_path):
+    told = report(stories.write(tmp_path / "run", stories.TROUBLED)).to_json()
+    picked = {
+        key: told[key]
+        for key in ("outcome", "reason", "steps", "restarts", "burnt_restarts", "loss")
+    }
+    assert picked == {
+        "outcome": "failed",
+        "reason": "2 failures within 5 min",
+        "steps": 3,
+        "restarts": 1,
+        "burnt_restarts": 1,
+        "loss": 4.5,
+    }
+    assert told["restart_s"] == {
+        **NEVER,
+        "phases": {
+            part: once({"detect": 0.2, "teardown": 0.02, "rendezvous": 0.02, "spawn": 0.08}[part])
+            if part in ("detect", "teardown", "rendezvous", "spawn")
+            else once(0.03)
+            if part == "restore"
+            else NEVER
+            for part in PARTS
+        },
+    }
+    assert told["checkpoints"] == {
+        "committed": 1,
+        "failed": 1,
+        "rejected": 1,
+        "rejections": ["step 2 of attempt 0 (checksum): shard 0 differs"],
+        "last_step": 2,
+        "bytes": 4_000_000,
+        "stall_s": 0.04,
+        "mean_commit_s": 0.2,
+    }
+    assert [fault["became"] for fault in told["faults"]] == ["deferred, its target is down"]
+
+
+def test_whether_a_run_goes_on_is_told_by_the_lock_on_its_launchers_file(tmp_path):
+    run_dir = stories.write(tmp_path / "run", stories.GOING)
+    lost = report(run_dir)
+    assert (lost.standing, lost.reason) == (Standing.LOST, "its launcher died without a word")
+    with run_dir.event_file("launcher-0").open() as launcher:
+        fcntl.flock(launcher, fcntl.LOCK_EX)
+        going = report(run_dir)
+    assert (going.standing, going.reason, going.phase) == (Standing.GOING, "", "save_stall")
+    assert (going.split.wall_ns, going.unsettled_ns) == (2_500_000_000, 10_000_000)
+
+
+def test_an_empty_run_has_nothing_to_tell(tmp_path):
+    told = report(stories.write(tmp_path / "run", ()))
+    assert rendered(told, "demo") == "run demo  empty  nothing has happened yet\n"
+    assert (told.to_json()["goodput"], told.to_json()["wall_s"]) == (0.0, 0.0)
+
+
+def test_a_log_cut_anywhere_is_reported_as_far_as_it_goes(tmp_path):
+    whole = stories.write(tmp_path / "run", stories.KILLED_ONCE)
+    contents = {path.name: path.read_bytes() for path in whole.events.iterdir()}
+    for name, content in contents.items():
+        for length in range(0, len(content), 197):
+            (whole.events / name).write_bytes(content[:length])
+            told = report(whole)
+            assert sum(told.split.state_ns.values()) == told.split.wall_ns
+            assert summary(whole)
+        (whole.events / name).write_bytes(content)
+
+
+def test_an_entry_that_cannot_have_happened_is_left_out_and_named(tmp_path):
+    stray = (1100, "rank-0", 0, SaveUnblocked(2, Tier.STORAGE))
+    told = report(stories.write(tmp_path / "run", [*stories.KILLED_ONCE, stray]))
+    clean = report(stories.write(tmp_path / "clean", stories.KILLED_ONCE))
+    assert len(told.notes) == 1
+    assert told.notes[0].startswith("left out: SaveUnblocked of attempt 0 cannot happen in phase")
+    assert replace(told, notes=()) == clean
+
+
+def test_settings_that_cannot_be_read_are_named_and_stop_nothing(tmp_path):
+    run_dir = stories.write(tmp_path / "run", stories.KILLED_ONCE)
+    run_dir.settings.write_text("schema = 99")
+    assert "schema 99 is newer than 1" in report(run_dir).notes[0]
+
+
+def test_faults_of_the_tape_that_never_came_are_told_too(tmp_path):
+    run_dir = stories.write(tmp_path / "run", stories.KILLED_ONCE)
+    lines = [
+        '{"schema": 1, "seed": 0, "plan": "p", "world_size": 2, "faults": 3}',
+        '{"id": "1", "at_s": 0.5, "kind": "kill", "target": "rank 1"}',
+        '{"id": "2", "at_s": 1.5, "kind": "kill", "target": "rank 0"}',
+        '{"id": "3", "at_s": 9.5, "kind": "kill", "target": "rank 0"}',
+        '{"id": "4", "at_s"',
+    ]
+    run_dir.tape.write_text("\n".join(lines))
+    faults = [
+        (one.id, one.kind, one.target, one.tape_s, one.became) for one in report(run_dir).faults
+    ]
+    assert faults == [
+        ("1", "kill", "rank 1", 0.5, "confirmed, led to restart 1"),
+        ("2", "kill", "rank 0", 1.5, "skipped, the run has ended"),
+        ("3", "kill", "rank 0", 9.5, "planned"),
+    ]
+
+
+def test_figures_that_are_no_numbers_still_make_json(tmp_path):
+    story = [
+        *[line for line in stories.KILLED_ONCE if line[0] < 1640],
+        (1640, "rank-0", 0, EvaluationFinished(3, math.inf)),
+        (1650, "rank-0", 0, StepFinished(4, 24, 32, loss=math.nan, loss_step=4)),
+    ]
+    run_dir = stories.write(tmp_path / "run", story)
+    told = json.loads(json.dumps(report(run_dir).to_json(), allow_nan=False))
+    assert told["loss"] == "NaN"
+    assert told["validation_loss"]["last"] == {"step": 3, "loss": "Infinity"}
+    assert "last training loss: nan" in summary(run_dir)
+
+
+def test_a_run_taken_up_again_counts_the_time_between_as_down(tmp_path):
+    story = [
+        *stories.TROUBLED,
+        (5000, "launcher-0", 1, RunStarted("r1", 2)),
+        (5010, "launcher-0", 1, RunFinished(Outcome.INTERRUPTED)),
+    ]
+    run_dir = stories.write(tmp_path / "run", story)
+    told = report(run_dir)
+    assert told.split.state_ns[Phase.DOWN] == 3_100_000_000
+    assert (told.lives, told.interventions) == (2, 1)
+    assert "2 launches" in summary(run_dir).splitlines()[0]
+
+
+def test_a_run_without_a_failure_says_what_its_goodput_does_not(tmp_path):
+    story = [line for line in stories.KILLED_ONCE if line[0] < 1640]
+    run_dir = stories.write(tmp_path / "run", story)
+    assert "no failure in it: it does not say what one costs" in summary(run_dir)
+
+
+def test_a_spread_takes_its_p90_from_the_durations_themselves():
+    assert Spread.of([]) == Spread(0)
+    assert Spread.of([7]) == Spread(1, 7, 7, 7)
+    assert Spread.of([4, 1, 3, 2]) == Spread(4, 2, 4, 4)
+    assert Spread.of(range(1, 101)) == Spread(100, 50, 90, 100)
+
+
+def test_durations_are_written_in_the_units_people_use():
+    lengths_ns = (0, 37_000_000, 2_800_000_000, 59_940_000_000, 61_000_000_000, 7_380_000_000_000)
+    assert [duration(ns) for ns in lengths_ns] == [
+        "0 ms",
+        "37 ms",
+        "2.80 s",
+        "59.9 s",
+        "1 min 1 s",
+        "2 h 3 min",
+    ]
+
+
+def test_each_cell_of_the_strip_shows_what_most_of_its_time_was_and_every_failure():
+    segments = [
+        Segment(Phase.STARTUP, 100, 110, 0),
+        Segment(Phase.WORK, 110, 126, 0),
+        Segment(Phase.WORK, 126, 130, 0, lost=True),
+        Segment(Phase.INTERRUPTED, 130, 131, 0),
+        Segment(Phase.RESTART, 131, 134, 0),
+        Segment(Phase.WORK, 134, 140, 1),
+    ]
+    assert cells(segments, [131], 4) == [
+        Cell("startup"),
+        Cell("work"),
+        Cell("work"),
+        Cell("work", failed=True),
+    ]
+    assert [cell.kind for cell in cells(segments, [131], 20)] == [
+        *["startup"] * 5,
+        *["work"] * 8,
+        *["lost"] * 2,
+        "interrupted",
+        "restart",
+        *["work"] * 3,
+    ]
+    assert cells([], [], 4) == []
+
+
+def test_a_report_of_nothing_at_all_is_a_report(tmp_path):
+    assert report(RunDir.at(tmp_path)).standing is Standing.EMPTY
