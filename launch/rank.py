@@ -127,7 +127,7 @@ def open_streams() -> None:
 
 def _run(program: Program) -> None:
     main = ModuleType("__main__")
-    main.__dict__["__builtins__"] = builtins
+    main.__dict__.update(__annotations__={}, __builtins__=builtins)
     sys.modules["__main__"] = main
     sys.argv = [program.target, *program.arguments]
     if program.kind is Kind.MODULE:
@@ -136,7 +136,7 @@ def _run(program: Program) -> None:
         # before functions registered with `atexit` run.
         runpy._run_module_as_main(program.target)  # type: ignore[attr-defined]
     elif Path(program.target).is_dir() or program.target.endswith((".zip", ".pyz")):
-        _search_first(program.target)
+        _search_first(str(Path(program.target).absolute()))
         runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
     else:
         _run_script(main, Path(program.target))

@@ -92,8 +92,10 @@ class Bench:
         """The JSON object that a rank printed first, once it has."""
 
         def line() -> str:
-            assert self.zygote.runs(self.launched[-1]), self.launched[-1].printed
-            return next(iter(self.printed(attempt, rank).splitlines()), "")
+            runs = self.zygote.runs(self.launched[-1])
+            first = next(iter(self.printed(attempt, rank).splitlines()), "")
+            assert first or runs, f"it ended: {self.launched[-1].printed}"
+            return first
 
         told: dict[str, Any] = json.loads(until(line, f"rank {rank} of attempt {attempt} prints"))
         return told

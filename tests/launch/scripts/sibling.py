@@ -1,0 +1,1 @@
+"""Stands beside a script that imports it."""

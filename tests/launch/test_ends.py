@@ -1,0 +1,199 @@
+"""How a launcher ends, what it says then, and the exit code that it leaves."""
+
+import signal
+
+import pytest
+
+from harness.events import (
+    AttemptStarted,
+    Cause,
+    DrainRequested,
+    FailureDetected,
+    Outcome,
+    RunFinished,
+    RunStarted,
+    SaveCommitted,
+    StepFinished,
+    TrainingResumed,
+)
+from tests.launch.conftest import Bench, until
+
+pytestmark = pytest.mark.processes
+SLOW = {"STEP_S": "0.05"}
+
+
+def test_a_finished_job_exits_0_and_a_second_launch_finds_nothing_to_do(bench: Bench):
+    assert bench.launch("steps.py", "4", ranks=2).wait() == 0
+    assert bench.launch("steps.py", "4", ranks=2).wait() == 0, bench.printed(2, 0, "err")
+    assert bench.attempts() == [1, 2]
+    assert [event.run_id for event in bench.events(RunStarted)] == [
+        bench.events(RunStarted)[0].run_id
+    ] * 2
+    assert [event.step for event in bench.events(StepFinished)] == [1, 2, 3, 4]
+    assert bench.events(RunFinished) == [RunFinished(Outcome.FINISHED)] * 2
+
+
+def test_sigterm_saves_and_leaves_with_75_and_the_next_launch_goes_on(bench: Bench):
+    run = bench.launch("--grace", "30", "steps.py", "1000", ranks=2, environment=SLOW)
+    until(lambda: bench.events(StepFinished), "a first step")
+    run.signal(signal.SIGTERM)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 75
+    assert bench.events(DrainRequested) == [DrainRequested(30.0)]
+    step = bench.events(SaveCommitted)[-1].step
+    assert bench.events(RunFinished) == [RunFinished(Outcome.DRAINED, f"saved after step {step}")]
+    assert bench.launch("steps.py", str(step + 2), ranks=2).wait() == 0
+    assert bench.events(TrainingResumed)[-1].step == step
+    assert bench.attempts() == [1, 2]
+    assert bench.events(FailureDetected) == []
+
+
+def test_a_grace_that_is_exceeded_is_said_and_nothing_is_left(bench: Bench):
+    run = bench.launch("--grace", "0.5", "steps.py", "9", environment={"STEP_S": "1000"})
+    bench.told()
+    until(lambda: bench.events(TrainingResumed), "a step under way")
+    run.signal(signal.SIGTERM)
+    assert run.wait(20) == 75
+    (finished,) = bench.events(RunFinished)
+    assert finished.outcome is Outcome.DRAINED
+    assert finished.reason.startswith("grace exceeded: not every rank had saved within 0.5 s")
+
+
+def test_sigterm_reaches_a_script_without_the_library(bench: Bench):
+    script = bench.write(
+        "s.py",
+        "import json, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        "print(json.dumps({}))\n"
+        "time.sleep(1000)\n",
+    )
+    run = bench.launch(script, ranks=2)
+    bench.told(1, 0)
+    bench.told(1, 1)
+    run.signal(signal.SIGTERM)
+    assert run.wait(20) == 75
+    assert bench.events(RunFinished) == [RunFinished(Outcome.DRAINED, "the script left on SIGTERM")]
+
+
+def test_a_rank_that_dies_while_draining_ends_the_run_without_another_attempt(bench: Bench):
+    script = bench.write(
+        "s.py",
+        "import json, signal, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: 1 / 0)\n"
+        "print(json.dumps({}))\n"
+        "time.sleep(1000)\n",
+    )
+    run = bench.launch(script)
+    bench.told()
+    run.signal(signal.SIGTERM)
+    assert run.wait(20) == 75
+    assert bench.events(RunFinished) == [
+        RunFinished(Outcome.DRAINED, "rank 0 ZeroDivisionError: division by zero while draining")
+    ]
+
+
+def test_sigint_stops_the_ranks_and_exits_130(bench: Bench):
+    script = bench.write(
+        "s.py",
+        "import json, time\n"
+        "print(json.dumps({}))\n"
+        "try:\n"
+        "    time.sleep(1000)\n"
+        "finally:\n"
+        "    print('tidied up')\n",
+    )
+    run = bench.launch(script)
+    bench.told()
+    run.signal(signal.SIGINT)
+    assert run.wait() == 130
+    assert bench.printed().splitlines()[-1] == "tidied up"
+    assert bench.events(RunFinished) == [RunFinished(Outcome.INTERRUPTED)]
+    assert bench.events(FailureDetected) == []
+
+
+def test_a_second_sigint_kills_at_once_what_ignores_the_first(bench: Bench):
+    script = bench.write(
+        "s.py",
+        "import json, signal, time\n"
+        "signal.signal(signal.SIGINT, lambda *_: print('never'))\n"
+        "print(json.dumps({}))\n"
+        "while True:\n"
+        "    time.sleep(1)\n",
+    )
+    run = bench.launch(script)
+    bench.told()
+    run.signal(signal.SIGINT)
+    until(lambda: "never" in bench.printed(), "the first one arrives")
+    run.signal(signal.SIGINT)
+    assert run.wait(2.5) == 130
+
+
+def test_a_rank_that_exits_0_before_the_last_step_is_a_failure(bench: Bench):
+    environment = {"BAD": "1", "DEED": "os._exit(0)"}
+    assert bench.launch("steps.py", "5", ranks=2, environment=environment).wait() == 0
+    assert bench.events(FailureDetected) == [
+        FailureDetected(
+            1, Cause.EXIT, "left with exit code 0 before the job was done, after step 2"
+        )
+    ]
+    assert bench.attempts() == [1, 2]
+
+
+def test_a_crash_in_the_tear_down_after_the_last_step_is_only_a_warning(bench: Bench):
+    environment = {"BAD": "1", "DEED": "pass", "LAST": "1"}
+    assert bench.launch("steps.py", "5", ranks=2, environment=environment).wait() == 0
+    assert bench.events(RunFinished) == [
+        RunFinished(
+            Outcome.FINISHED,
+            "rank 1 ended with SIGSEGV in its tear-down, after the job was done",
+        )
+    ]
+
+
+def test_a_mistake_at_one_step_is_given_up_before_the_budget_is_spent(bench: Bench):
+    environment = {"FAIL_AT": "2"}
+    run = bench.launch("--max-restarts", "20", "steps.py", "5", environment=environment)
+    assert run.wait() == 1
+    assert len(bench.events(AttemptStarted)) == 3
+    (finished,) = bench.events(RunFinished)
+    assert finished.outcome is Outcome.FAILED
+    assert "same step, no progress: 3 attempts ended after step 1" in finished.reason
+    assert "ArithmeticError: no good" in run.printed
+
+
+def test_a_script_that_cannot_start_is_tried_once_more(bench: Bench):
+    run = bench.launch("--max-restarts", "20", bench.write("s.py", "import numpi\n"))
+    assert run.wait() == 1
+    assert bench.attempts() == [1, 2]
+    assert "it cannot start: 2 attempts ended before a step" in run.printed
+
+
+def test_a_spent_budget_ends_the_run_after_exactly_that_many_restarts(
+    bench: Bench, tmp_path_factory: pytest.TempPathFactory
+):
+    error_file = tmp_path_factory.mktemp("above") / "error.json"
+    script = bench.write("s.py", "import os\nraise OSError(os.environ['HARNESS_ATTEMPT'])\n")
+    run = bench.launch(
+        *("--max-restarts", "2", script),
+        environment={"TORCHELASTIC_ERROR_FILE": str(error_file)},
+    )
+    assert run.wait() == 1
+    assert bench.attempts() == [1, 2, 3]
+    assert "rank 0 OSError: 3; all 2 restarts within 3600 s are used up" in run.printed
+    assert "OSError: 3" in error_file.read_text()
+
+
+def test_a_peer_that_is_left_waiting_is_noticed_though_it_joined_late(bench: Bench):
+    script = bench.write(
+        "s.py",
+        "import os, sys, harness\n"
+        "if os.environ['RANK'] == '1' and os.environ['HARNESS_ATTEMPT'] == '1':\n"
+        "    sys.exit(0)\n"
+        "job = harness.join()\n"
+        "for _ in job.steps(1):\n"
+        "    pass\n",
+    )
+    assert bench.launch(script, ranks=2).wait(40) == 0
+    assert bench.events(FailureDetected) == [
+        FailureDetected(1, Cause.EXIT, "left with exit code 0 before the job was done")
+    ]
