@@ -375,4 +375,6 @@ class Entry:
 
 def event_types() -> dict[str, type[Event]]:
     """Every known event by its name in the log."""
-    return {kind.__name__: kind for kind in Event.__subclasses__() if kind is not Unknown}
+    # By name: each slotted dataclass leaves its unslotted first form among the subclasses for a while.
+    kinds = {kind.__name__: kind for kind in Event.__subclasses__()}
+    return {name: kind for name, kind in kinds.items() if name != Unknown.__name__}

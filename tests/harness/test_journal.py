@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness import journal
+from harness import journal, lines
 from harness.events import (
     SCHEMA,
     AttemptStarted,
@@ -109,6 +109,13 @@ def test_every_event_comes_back_from_its_line_as_it_was(entry: Entry):
     assert repr(decode(line)) == repr(entry)  # repr, because NaN is not equal to itself
 
 
+def test_an_event_of_unknown_form_has_no_form_of_its_own():
+    assert decode(b'{"t":1,"a":1,"n":1,"e":"Unknown","v":{"name":"x"}}') == Entry(
+        1, 1, 1, Unknown("Unknown", {"name": "x"})
+    )
+    assert all("__slots__" in vars(kind) for kind in event_types().values())
+
+
 @pytest.mark.parametrize("loss", [math.inf, -math.inf, 0.1, -0.0, 5e-324, None])
 def test_a_loss_comes_back_bit_for_bit(loss: float | None):
     entry = Entry(1, 1, 1, StepFinished(1, 0, 4, loss=loss))
@@ -168,9 +175,9 @@ def test_a_newer_schema_is_refused_with_the_way_out(run_dir: RunDir):
 
 def test_what_the_faster_way_reads_is_what_the_careful_one_reads():
     block = said(1, "a") + said(2, "b")
-    entries = journal.decode_known(block, "rank-0", 5)
+    entries = lines.decode_known(block, "rank-0", 5)
     assert entries == [decode(line, "rank-0", 5) for line in block.splitlines()]
-    assert journal.decode_known(header("rank-0") + block, "rank-0", 5) is None
+    assert lines.decode_known(header("rank-0") + block, "rank-0", 5) is None
 
 
 # ── whole logs ──────────────────────────────────────────────────────────────────────────────────

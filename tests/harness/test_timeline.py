@@ -1,3 +1,4 @@
+import math
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -38,10 +39,13 @@ from harness.events import (
     Tier,
     TrainingFinished,
     TrainingResumed,
+    event_types,
 )
 from harness.fold import Fold
+from harness.journal import read
 from harness.phases import NEXT_PHASE, PRODUCTIVE, Phase, diagram
 from harness.recovery import Restart, Stage
+from harness.rundir import RunDir
 from harness.segments import Segment
 from harness.tallies import Fault, FaultState, Rank, Reading, RejectedCheckpoint
 from harness.timeline import Timeline, timeline
@@ -691,3 +695,60 @@ def test_the_diagram_shows_each_phase_that_can_be_entered():
 @pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.INTERRUPTED])
 def test_every_phase_but_the_one_of_hindsight_has_a_row(phase: Phase):
     assert phase in NEXT_PHASE
+
+
+# ── golden logs: they read and fold for ever as they do now ─────────────────────────────────────
+
+LOGS = Path(__file__).parents[1] / "logs"
+
+
+def golden(name: str, tmp_path: Path) -> Timeline:
+    run_dir = RunDir.at(tmp_path)
+    run_dir.create()
+    run_dir.event_file("golden").write_bytes((LOGS / f"{name}.jsonl").read_bytes())
+    return timeline(read(run_dir))
+
+
+def test_the_golden_log_of_a_kill(tmp_path: Path):
+    folded = golden("kill", tmp_path)
+    account = folded.account
+    assert {phase.value: ns / 1e6 for phase, ns in account.totals.items()} == {
+        "startup": 210,
+        "restore": 990 + 390,
+        "warmup": 1000 + 500,
+        "work": 3000 + 2000 + 1000 + 1000 + 3100,
+        "evaluation": 500 + 500,
+        "save_stall": 200 + 200,
+        "interrupted": 300,
+        "restart": 310,
+        "drain": 810,
+        "down": 0,
+    }
+    assert (account.lost_ns, account.wall_ns) == (3_500_000_000, 16_010_000_000)
+    assert numbers(folded.kept) == [(1, n) for n in range(1, 5)] + [(2, n) for n in range(5, 10)]
+    assert numbers(folded.lost) == [(1, 5), (1, 6), (1, 7), (1, 8)]
+    (record,) = account.recovery.records
+    assert (record.faults, record.recovery_ns) == (("kill-1",), 1_500_000_000)
+    assert account.ranks[0].digests == {"model": "c0ffee", "rng": "00"}
+    assert account.outcome is Outcome.FINISHED
+
+
+def test_the_golden_log_of_schema_1_has_every_event(tmp_path: Path):
+    run_dir = RunDir.at(tmp_path)
+    run_dir.create()
+    run_dir.event_file("golden").write_bytes((LOGS / "schema-1.jsonl").read_bytes())
+    kinds = {type(entry.event) for entry in read(run_dir)}
+    assert kinds == set(event_types().values())
+    account = timeline(read(run_dir)).account
+    assert account.outcome is Outcome.DRAINED
+    assert account.loss == math.inf
+    assert account.validation is not None
+    assert math.isnan(account.validation.value)
+    assert account.faults.states == dict.fromkeys(FaultState, 1)
+    assert account.checkpoints.rejected == {Rejection.TORN: 1}
+
+
+def test_the_golden_log_with_torn_lines_and_news_of_a_later_version(tmp_path: Path):
+    folded = golden("torn", tmp_path)
+    assert numbers(folded.kept) == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 5)]
+    assert folded.account.recovery.restarts == {"unknown": 1}
