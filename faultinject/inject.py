@@ -87,14 +87,17 @@ class Injector:
         """
         since_ns = 0 if earlier_lives_count else self._began_ns
         while True:
+            # Asked before the log is read: what it says of the run's end is then accounted for.
+            asked = bell.rung
             self._read_log()
             move = decide(self._tail.now_ns(), self._tape, self.situation, since_ns)
             if isinstance(move, Leave):
                 return move.reason
-            leaving = bell.rung is not None
-            wait_s = 1.0 if leaving and not isinstance(move, Skip | Settle) else self._do(move)
-            if wait_s > 0 and bell.rung is not None:
-                return f"asked to leave by {bell.rung.name}"
+            if asked is not None and not isinstance(move, Skip | Settle):
+                return f"asked to leave by {asked.name}"
+            wait_s = self._do(move)
+            if wait_s > 0 and asked is not None:
+                return f"asked to leave by {asked.name}"
             if wait_s > 0:
                 bell.wait(wait_s, None if self._victim is None else self._victim.descriptor)
 

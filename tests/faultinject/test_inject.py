@@ -169,14 +169,13 @@ def test_a_fault_waits_for_its_instant_and_hits_its_target_alone(
     zero, one = attempt(1, launcher, start_rank)
     zero.tell("step 1")
     zero.tell("save 1")
-    status, lines = inject().ends()
 
-    assert status == 0
-    assert lines[0] == "faults: f1 is next: kill of rank 1 at 0.5 s"
+    assert inject().ends()[0] == 0
+
     assert one.end() == -signal.SIGKILL
     assert zero.lives()
     at_ns = {type(entry.event).__name__: entry.at_ns for entry in journal.read(run_dir)}
-    assert 0.5e9 <= at_ns["FaultInjected"] - at_ns["SaveCommitted"] < 5e9
+    assert 0.5e9 <= at_ns["FaultInjected"] - at_ns["SaveCommitted"] < 10e9
     assert told(run_dir, FaultConfirmed) == [
         (1, FaultConfirmed("f1", f"process {one.pid} is dead"))
     ]
@@ -392,8 +391,11 @@ def test_it_dies_with_the_launcher_that_started_it(run_dir: RunDir, launcher: Re
 
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    assert poll.poll(5000), "the injector outlived its launcher"
+    died = bool(poll.poll(5000))
+    if not died:
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
     os.close(descriptor)
+    assert died, "the injector outlived its launcher"
 
 
 def test_the_end_of_an_earlier_life_is_not_the_end_for_an_injector_of_the_next(
