@@ -10,11 +10,11 @@ from contextlib import nullcontext
 
 import torch
 from gpt import GPT, PRESETS, Preset
-from text import load
+from text import Windows, load
 from torch import Tensor
 from torch import distributed as dist
 from torch.nn.utils import clip_grad_norm_
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 import harness
 
@@ -51,13 +51,11 @@ def learning_rate(preset: Preset, steps: int, step: int) -> float:
 
 
 @torch.no_grad()
-def validation_loss(
-    model: torch.nn.Module, held_out: Dataset[tuple[Tensor, Tensor]], job: harness.Job
-) -> float:
-    """Mean loss in nats a byte over 64 held-out windows, divided among the ranks."""
+def validation_loss(model: torch.nn.Module, held_out: Windows, job: harness.Job) -> float:
+    """Mean loss in nats a byte over up to 64 held-out windows, divided among the ranks."""
     model.eval()
     total = torch.zeros(2, device=job.device)
-    for index in range(job.rank, 64, job.world_size):
+    for index in range(job.rank, min(64, len(held_out)), job.world_size):
         inputs, targets = held_out[index]
         loss = model(inputs[None].to(job.device), targets[None].to(job.device))
         total += torch.stack((loss, torch.ones_like(loss)))

@@ -7,6 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.zygote import Zygote
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
@@ -39,3 +41,11 @@ def nothing_is_left_behind() -> Iterator[None]:
     patience = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=10)
     left = _left_behind() - before
     assert not left, f"left behind after the tests: {sorted(left)} ({len(patience[1])} still alive)"
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """The warm process from which all launchers of this test run are forked."""
+    process = Zygote()
+    yield process
+    process.close()

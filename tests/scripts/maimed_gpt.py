@@ -9,6 +9,7 @@ The rest of the command line is the example's.
 import os
 import runpy
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ import torch
 
 from harness import exactness, points
 from harness.components import Protected
-from harness.parts import OptimizerPart, OtherPart
+from harness.optimizer import OptimizerPart
+from harness.parts import OtherPart
 from harness.points import Point
 
 
@@ -76,4 +78,5 @@ elif mutant:
     forget(mutant)
 kill_as_asked()
 examples = Path(__file__).parents[2] / "examples"
+sys.path.insert(0, str(examples))
 runpy.run_path(str(examples / "train_gpt.py"), run_name="__main__")
