@@ -4,7 +4,6 @@ The order matters. The fork server is forked while this process is warm, has one
 nothing; all that can be refused is refused before the first rank starts.
 """
 
-import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -171,7 +170,7 @@ class _Launcher:
             self._say(f"it finished step {slot.step} already: ranks go on if that is not the last")
 
     def _view(self, stack: ExitStack) -> View:
-        if self._asked.quiet or importlib.util.find_spec("launch.live") is None:
+        if self._asked.quiet:
             return _Blind()
         from launch.live import Live
 

@@ -99,14 +99,16 @@ def _compile(plan: Path, ranks: int, tape: Path) -> None:
     command = [sys.executable, "-m", *companions.compiler(plan, ranks, tape)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise UsageError(f"--faults {plan}: {done.stderr.strip() or done.stdout.strip()}")
+        raise UsageError(done.stderr.replace("python -m faultinject: ", "").strip())
 
 
 def _earlier(run_dir: RunDir, program: Program) -> Record | None:
     """What an earlier launch wrote down; None for a new run."""
     try:
         earlier = settings.read(run_dir.settings)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise UsageError(f"--run {run_dir.path} cannot be used: {error.strerror}") from None
+    except ValueError as error:
         raise UsageError(str(error)) from None
     if earlier is not None:
         was, now = _named(earlier.command), _named(_command(program))

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.events import Cause, FailureDetected
 from harness.rundir import RunDir
 from harness.slots import Mark, SlotWriter
 from harness.timeline import Fold
@@ -70,6 +71,13 @@ def test_rejected_checkpoints_failed_saves_and_deferred_faults_are_said(tmp_path
         "1 save to storage failed: training goes on without",
     ]
     assert news(seen(fold), fold) == []
+
+
+def test_an_attempt_that_failed_again_at_once_still_says_where_it_resumed():
+    story = [line for line in stories.KILLED_ONCE if line[0] <= 1900]
+    story.append((1910, "launcher-0", 1, FailureDetected(0, Cause.SIGNAL, "killed by SIGKILL")))
+    before = seen(folded([line for line in story if line[0] <= 1700]))
+    assert news(before, folded(story)) == ["attempt 1 resumes from step 2: 1 step lost"]
 
 
 def test_what_happened_before_the_launcher_came_is_no_news(tmp_path):

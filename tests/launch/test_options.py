@@ -1,0 +1,114 @@
+"""What `harness run` takes, and what it refuses before anything starts."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from harness.settings import Settings
+from launch.options import SETTINGS_HELP, UsageError, parse
+from launch.rank import Kind, Program
+from launch.restarts import NS, Limits
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A script in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    return "train.py"
+
+
+def test_flags_before_the_script_are_ours_and_those_after_it_are_its_own(script: str):
+    asked = parse(["--nproc-per-node", "2", "--seed", "3", script, "--seed", "4", "--", "x"])
+    assert asked.program == Program(Kind.SCRIPT, script, ("--seed", "4", "--", "x"))
+    assert asked.ranks == "2"
+    assert asked.settings == {"seed": "3"}
+
+
+def test_a_module_is_named_after_m():
+    assert parse(["-m", "pack.train", "-x"]).program == Program(Kind.MODULE, "pack.train", ("-x",))
+
+
+def test_torchrun_s_own_spelling_is_understood(script: str):
+    asked = parse(["--standalone", "--nproc_per_node=gpu", "--max_restarts=3", script])
+    assert (asked.ranks, asked.limits.restarts) == ("gpu", 3)
+
+
+def test_every_setting_has_a_flag_and_a_line_of_help(script: str):
+    assert set(SETTINGS_HELP) == {field.name for field in fields(Settings)}
+    flags = ["--save-every-steps", "7", "--no-exact", "--resume", "fresh", "--static-batch"]
+    assert parse([*flags, script]).settings == {
+        "save_every_steps": "7",
+        "exact": False,
+        "resume": "fresh",
+        "static_batch": True,
+    }
+
+
+def test_a_folder_of_checkpoints_is_made_absolute_and_a_url_is_left_alone(script: str):
+    here = str(Path("ckpt").absolute())
+    assert parse(["--checkpoints", "ckpt", script]).settings == {"checkpoints": here}
+    url = "s3://bucket/run7"
+    assert parse(["--checkpoints", url, script]).settings == {"checkpoints": url}
+
+
+def test_the_defaults_restart_a_job_ten_times_an_hour(script: str):
+    asked = parse([script])
+    assert asked.limits == Limits(10, 3600 * NS)
+    assert (asked.grace_s, asked.cold, asked.metrics, asked.quiet) == (60.0, False, True, False)
+
+
+def test_torchrun_s_environment_still_sets_the_restarts(
+    script: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PET_MAX_RESTARTS", "7")
+    assert parse([script]).limits.restarts == 7
+
+
+def test_flags_without_a_meaning_here_are_said_to_have_none(script: str):
+    assert parse(["--master-port", "29500", "--tee", "3", script]).notes == (
+        "--tee has no effect: what ranks print goes to logs/ of the run directory",
+        "--master-port has no effect: each attempt takes a free port",
+    )
+    assert parse([script]).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--nnodes", "2"], "--nnodes 2 is not supported yet: a run has one node"),
+        (["--nnodes", "1:4"], "--nnodes 1:4 is not supported yet"),
+        (["--no-python"], "--no-python is not supported: ranks are forks of a Python process"),
+        (["--virtual-local-rank"], "--virtual-local-rank is not supported"),
+        (["--grace", "-1"], "--grace -1 is not a time: it must be 0 s or more"),
+        (["--restart-window", "nan"], "--restart-window nan is not a time"),
+        (["--max-restarts", "-1"], "--max-restarts -1 is below 0"),
+        (["--max-restarts", "x"], "argument --max-restarts/--max_restarts: invalid int value"),
+        (["--metrics-port", "70000"], "--metrics-port 70000 is no TCP port"),
+        (["--faults", "nowhere.toml"], "there is no file nowhere.toml"),
+        (["--bogus"], "unrecognized arguments: --bogus"),
+    ],
+)
+def test_nonsense_is_refused_in_one_line(script: str, flags: list[str], message: str):
+    with pytest.raises(UsageError) as refused:
+        parse([*flags, script])
+    assert str(refused.value).startswith(message)
+
+
+def test_three_mistakes_make_three_lines(script: str):
+    with pytest.raises(UsageError) as refused:
+        parse(["--nnodes", "2", "--grace", "-1", "--metrics-port", "-5", script])
+    assert len(str(refused.value).splitlines()) == 3
+
+
+def test_a_script_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"there is no script 'nosuch\.py' in /"):
+        parse(["nosuch.py"])
+
+
+def test_a_plan_and_a_tape_exclude_each_other(script: str):
+    Path("plan.toml").touch()
+    with pytest.raises(UsageError, match="--faults and --tape exclude each other"):
+        parse(["--faults", "plan.toml", "--tape", "plan.toml", script])
