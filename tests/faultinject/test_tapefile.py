@@ -113,9 +113,11 @@ def test_a_tape_cut_anywhere_is_refused(data):
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=5,
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3)
+    ),
+    max_leaves=3,
 )
 fields = st.sampled_from(
     ["schema", "seed", "plan", "world_size", "faults", "id", "at_s", "kind", "target"]
@@ -124,7 +126,7 @@ fields = st.sampled_from(
 
 @given(
     st.binary()
-    | st.lists(st.dictionaries(fields, json_values)).map(
+    | st.lists(st.dictionaries(fields, json_values), max_size=3).map(
         lambda lines: "\n".join(map(json.dumps, lines)).encode()
     )
 )
