@@ -5,7 +5,8 @@ counted is ever taken back, so a counter may be read after any entry.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
 
 from harness.events import (
     AttemptStarted,
@@ -211,26 +212,28 @@ class Fold(Lives):
                 pass
 
     def _observe_rank(self, entry: Entry, at_ns: int) -> None:
-        number = entry.writer.removeprefix("rank-")
-        if number == entry.writer or not number.isdigit():
+        number = _rank(entry.writer)
+        if number is None:
             return
-        rank = self.ranks.get(int(number), Rank())
+        rank = self.ranks.setdefault(number, Rank())
         match entry.event:
-            case RankJoined(pid, start_ticks):
-                rank = replace(
-                    rank,
-                    pid=pid,
-                    start_ticks=start_ticks,
-                    attempt=entry.attempt,
-                    joined_at_ns=at_ns,
-                )
-            case StepTimed(step, own_ns, wait_ns):
-                rank = replace(rank, timed_step=step, own_ns=own_ns, wait_ns=wait_ns)
-            case StateDigested(step, components):
-                rank = replace(rank, digested_step=step, digests=components)
+            case StepTimed() as event:
+                rank.timed_step = event.step
+                rank.own_ns, rank.wait_ns = event.own_ns, event.wait_ns
+            case StateDigested() as event:
+                rank.digested_step, rank.digests = event.step, event.components
+            case RankJoined() as event:
+                rank.pid, rank.start_ticks = event.pid, event.start_ticks
+                rank.attempt, rank.joined_at_ns = entry.attempt, at_ns
             case _:
                 pass
-        self.ranks[int(number)] = rank
+
+
+@cache
+def _rank(writer: str) -> int | None:
+    """The rank that writes as `writer`; None for a launcher and the like."""
+    name, _, number = writer.partition("-")
+    return int(number) if name == "rank" and number.isdecimal() else None
 
 
 _MOVE: Mapping[type[Event], Callable[[Fold, Entry, int], list[Segment]]] = {

@@ -59,9 +59,9 @@ class Reading:
     value: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rank:
-    """What is known of a rank from its own file."""
+    """What is known of a rank from its own file; changed in place, for it changes once a second."""
 
     pid: int = 0
     start_ticks: int = 0
