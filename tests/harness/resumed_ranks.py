@@ -224,6 +224,7 @@ def measured(rank: int, world_size: int, store: Path) -> dict[str, Any]:
             "odd": odd(rank),
             "failing": failing(rank),
             "hooked": hooked(rank),
+            "names": sorted(Run(rank, True, {}).protected.shared()["model"]),
             "static graph": refused(nn.Linear(2, 2), static_graph=True),
             "step in backward": refused(stepping_in_backward()),
         }

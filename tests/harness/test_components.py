@@ -489,6 +489,16 @@ def test_the_state_of_any_other_object_is_compared_by_its_names_and_tensors():
     ]
 
 
+def test_an_object_that_keeps_what_it_is_given_gets_a_copy():
+    average = Averages(weight=torch.ones(2))
+    protected = Protected()
+    protected.add(average=average)
+    own = {"average": {"class": "Averages", "state": {"weight": torch.zeros(2)}}}
+    protected.restore({}, own)
+    average.state["weight"] += 7
+    assert own["average"]["state"]["weight"].tolist() == [0.0, 0.0]
+
+
 # ── what cannot be protected ────────────────────────────────────────────────────────────────────
 
 

@@ -262,6 +262,13 @@ def test_an_exception_leaves_the_model_and_its_hooks_as_they_were(ranks: Ranks):
 
 
 @pytest.mark.processes
+def test_a_model_in_ddp_is_protected_under_its_own_names(ranks: Ranks):
+    names = {"first.weight", "first.bias", "middle.weight", "middle.bias", "norm.weight"}
+    names |= {"norm.bias", "head.weight", "head.bias"}
+    assert outcomes(ranks, 3, "names") == [sorted(names)] * 3
+
+
+@pytest.mark.processes
 def test_a_communication_hook_can_be_registered_afterwards(ranks: Ranks):
     assert outcomes(ranks, 3, "hooked") == [True] * 3
 

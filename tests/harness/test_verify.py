@@ -114,6 +114,21 @@ def test_what_was_lost_and_redone_counts_as_it_was_redone():
     assert not compare(with_change(log(*lives), 1, 4, model="kept"), TWIN).exact
 
 
+def test_steps_that_were_lost_and_not_redone_are_no_part_of_the_run():
+    verdict = compare(log((1, 0, 12), (2, 8, 10)), TWIN)
+    assert verdict.detail == "one run ended after step 10, the other after 12"
+    assert verdict.compared_steps == 10
+
+
+def test_a_state_restored_on_fewer_ranks_is_told_by_those_alone():
+    run = log((1, 0, 4))
+    told = [Entry(900 + r, 2, r, digested(4, r), f"rank-{r}") for r in range(2)]
+    verdict = compare([*run, Entry(899, 2, 0, TrainingResumed(4, Tier.STORAGE)), *told], run)
+    assert verdict.detail == (
+        "after step 4: ranks [0, 1] in one run and [0, 1, 2] in the other told their state"
+    )
+
+
 def test_a_rank_of_a_lost_attempt_that_still_writes_changes_nothing():
     run = log((1, 0, 6), (2, 4, 12))
     late = Entry(10_000, 1, 900, digested(7, 1, model="zombie"), "rank-1")
