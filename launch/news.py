@@ -82,10 +82,10 @@ def _failed_saves(before: Seen, account: Account) -> Iterator[str]:
 def _resume(before: Seen, account: Account) -> Iterator[str]:
     if account.holder == before.holder or account.last_rollback is None:
         return
-    last = account.recovery.records[-1] if account.recovery.records else None
-    if last is not None and last.next_attempt == account.holder:
-        lost = counted(account.last_rollback.lost_steps, "step")
-        yield f"attempt {account.holder} resumes from step {last.resumed_step}: {lost} lost"
+    for one in account.recovery.records:
+        if one.next_attempt == account.holder:
+            lost = counted(account.last_rollback.lost_steps, "step")
+            yield f"attempt {account.holder} resumes from step {one.resumed_step}: {lost} lost"
 
 
 def _comebacks(before: Seen, account: Account) -> Iterator[str]:

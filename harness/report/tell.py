@@ -35,7 +35,7 @@ def tell(
         run_id=account.run_id or run_id,
         tool=account.tool,
         world_size=account.world_size,
-        phase=account.phase.value,
+        phase=(Phase.DOWN if standing is Standing.LOST else account.phase).value,
         attempts=account.attempts,
         lives=account.lives,
         interventions=account.interventions,

@@ -159,6 +159,13 @@ time.sleep(600)
 """
 
 
+def is_pending(pid: int, number: signal.Signals) -> bool:
+    """Whether the process was sent the signal and leaves it where it is."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    mask = int(status.partition("ShdPnd:")[2].split()[0], 16)
+    return bool(mask & 1 << number - 1)
+
+
 def test_with_its_parent_it_dies_however_that_dies(tmp_path):
     run_dir = stories.write(tmp_path / "run", ())
     script = Path(tmp_path / "parent.py")
@@ -167,6 +174,7 @@ def test_with_its_parent_it_dies_however_that_dies(tmp_path):
         awaited(run_dir.exporter.exists, "serving")
         child = int(json.loads(run_dir.exporter.read_text())[0]["labels"]["__meta_harness_pid"])
         os.kill(child, signal.SIGINT)  # what a terminal sends to both is the parent's to judge
+        awaited(lambda: is_pending(child, signal.SIGINT), "being left alone by SIGINT")
         parent.kill()
         awaited(lambda: not run_dir.exporter.exists(), "leaving")
         awaited(lambda: not Path(f"/proc/{child}").exists(), "the exporter's death")

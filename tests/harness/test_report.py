@@ -273,7 +273,8 @@ def test_a_run_that_failed_says_what_was_failed_rejected_burnt_and_deferred(tmp_
 def test_whether_a_run_goes_on_is_told_by_the_lock_on_its_launchers_file(tmp_path):
     run_dir = stories.write(tmp_path / "run", stories.GOING)
     lost = report(run_dir)
-    assert (lost.standing, lost.reason) == (Standing.LOST, "its launcher died without a word")
+    assert (lost.standing, lost.phase) == (Standing.LOST, "down")
+    assert lost.reason == "its launcher died without a word"
     with run_dir.event_file("launcher-0").open() as launcher:
         fcntl.flock(launcher, fcntl.LOCK_EX)
         going = report(run_dir)
