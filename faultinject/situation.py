@@ -45,7 +45,9 @@ class Situation:
     stepped: int = NO_ATTEMPT
     """Newest attempt that has finished a step."""
     over: int = NO_ATTEMPT
-    """Newest attempt that failed, was hit by a lethal fault, or has trained to its end."""
+    """Newest attempt in which nothing is left to be hit …"""
+    over_because: str = ""
+    """… since it failed, was hit by a lethal fault, or has trained to its end."""
     outcome: Outcome | None = None
     """How the launcher left, while none has taken up the run again."""
     left_ns: int = 0
@@ -67,7 +69,7 @@ class Situation:
             case FaultInjected(id=id, kind=kind):
                 self.injected.setdefault(id, entry.attempt)
                 if kind in self.lethal:
-                    self.over = max(self.over, entry.attempt)
+                    self._end(entry.attempt, f"was hit by {id}")
             case FaultConfirmed(id=id):
                 self.confirmed.add(id)
             case FaultDeferred(id=id):
@@ -91,14 +93,20 @@ class Situation:
             case StepFinished():
                 self.attempt = max(self.attempt, entry.attempt)
                 self.stepped = max(self.stepped, entry.attempt)
-            case FailureDetected() | TrainingFinished():
-                self.over = max(self.over, entry.attempt)
+            case FailureDetected():
+                self._end(entry.attempt, "failed")
+            case TrainingFinished():
+                self._end(entry.attempt, "has trained to its end")
             case SaveCommitted():
                 self.zero_ns = entry.at_ns if self.zero_ns is None else self.zero_ns
             case RunFinished(outcome=outcome):
                 self.outcome, self.left_ns = outcome, entry.at_ns
             case _:
                 pass
+
+    def _end(self, attempt: int, because: str) -> None:
+        if attempt > self.over:
+            self.over, self.over_because = attempt, because
 
     def _taken_up(self, at_ns: int) -> None:
         """A launcher lives: the time since the last sign of life does not count."""
@@ -109,8 +117,10 @@ class Situation:
     @property
     def down(self) -> str:
         """Why no rank can be hit now; empty where they can."""
+        if self.attempt == NO_ATTEMPT:
+            return "no attempt has started"
         if self.over >= self.attempt:
-            return f"attempt {self.attempt} is over and no other has started"
+            return f"attempt {self.over} {self.over_because}, and no other has started"
         if self.stepped < self.attempt:
             return f"attempt {self.attempt} has not finished a step yet"
         return ""

@@ -121,7 +121,7 @@ def test_faults_strike_one_to_an_attempt_over_the_injectors_own_death_and_are_ac
     zero.tell("save 1")
 
     assert one.end() == -signal.SIGKILL
-    first.says("f2 waits for rank 0: attempt 1 is over")
+    first.says("f2 waits for rank 0: attempt 1 was hit by f1")
     first.process.kill()
     assert zero.lives()
     launcher.write(FailureDetected(1, Cause.SIGNAL, "killed"))

@@ -87,7 +87,9 @@ def test_after_a_lethal_fault_the_next_one_waits_for_a_step_of_another_attempt()
     late_step_of_a_survivor = (13.2, 1, step(9))
     again = ((14.0, 2, AttemptStarted(2)), (14.5, 2, RankJoined(8, 8)))
 
-    assert move(after(*HIT), 13.5) == Defer(SECOND, "attempt 1 is over and no other has started")
+    assert move(after(*HIT), 13.5) == Defer(
+        SECOND, "attempt 1 was hit by f1, and no other has started"
+    )
     assert isinstance(move(after(*HIT, late_step_of_a_survivor), 13.5), Defer)
     assert move(after(*HIT, (13.4, 1, FAILED), *again), 15) == Defer(
         SECOND, "attempt 2 has not finished a step yet"
@@ -103,11 +105,15 @@ def test_after_a_fault_that_ends_nothing_the_next_one_comes_at_its_instant():
 
 
 def test_a_fault_that_falls_due_in_a_restart_that_it_did_not_cause_waits_too():
-    assert isinstance(move(after(*UP, (12.0, 1, FAILED)), 13), Defer)
+    assert move(after(*UP, (12.0, 1, FAILED)), 13) == Defer(
+        FIRST, "attempt 1 failed, and no other has started"
+    )
 
 
 def test_nothing_strikes_once_the_last_step_is_done():
-    assert isinstance(move(after(*UP, (12.0, 1, TrainingFinished(9))), 13), Defer)
+    assert move(after(*UP, (12.0, 1, TrainingFinished(9))), 13) == Defer(
+        FIRST, "attempt 1 has trained to its end, and no other has started"
+    )
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FINISHED, Outcome.FAILED])
