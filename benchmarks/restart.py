@@ -1,0 +1,234 @@
+"""From a killed rank to the next finished step: `harness run` beside plain `torchrun`, in turn.
+
+Run `python -m benchmarks.restart`. Each of four runs trains `examples/train_gpt.py --preset tiny` while
+an injector kills ranks, and ends once the last kill is recovered from. Torchrun has its shared store
+switched off, without which it often fails or hangs; script, library and injector are the same.
+
+First time: the attempt after a kill finished a step, so no restart was burnt.
+"""
+
+import argparse
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import torch
+
+from faultinject import tape, tapefile, targets
+from faultinject.tape import Choice, Plan, Uniform
+from faultinject.targets import Victim
+from harness import journal
+from harness.events import Entry, FaultInjected, StepFinished
+from harness.recorder import boot_id
+from harness.rundir import RunDir
+
+SCRIPT = ("examples/train_gpt.py", "--preset", "tiny", "--steps", "1000000")
+KILL_S = 60.0
+"""How long a kill may take on average until a run counts as hanging."""
+STOP_S = 60.0
+WIDTH = 48
+
+
+class Tool(StrEnum):
+    """Who launches."""
+
+    HARNESS = "harness run"
+    TORCHRUN = "torchrun"
+
+
+GAPS = {Tool.HARNESS: Uniform(2, 4), Tool.TORCHRUN: Uniform(8, 12)}
+"""Seconds between kills: longer than a restart on an idle machine. A kill that is due earlier waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run to measure."""
+
+    tool: Tool
+    ranks: int
+    kills: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What became of its kills."""
+
+    job: Job
+    restarts_s: Sequence[float]
+    """From each kill to the first step that was finished in a later attempt."""
+    first_time: int
+    """Kills after which the very next attempt finished a step."""
+    wall_s: float
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, nargs=2, default=(30, 12), metavar=("AT_2", "AT_4"))
+    parser.add_argument(
+        "--torchrun-kills", type=int, nargs=2, default=(10, 6), metavar=("AT_2", "AT_4")
+    )
+    asked = parser.parse_args()
+    jobs = [
+        Job(Tool.HARNESS, 2, asked.kills[0]),
+        Job(Tool.TORCHRUN, 2, asked.torchrun_kills[0]),
+        Job(Tool.TORCHRUN, 4, asked.torchrun_kills[1]),
+        Job(Tool.HARNESS, 4, asked.kills[1]),
+    ]
+    cores = len(os.sched_getaffinity(0))
+    print(f"{platform.machine()}, {cores} CPU cores, torch {torch.__version__}, gloo")
+    print(f"{' '.join(SCRIPT)}; seconds from kill to the next finished step\n")
+    results = [_shown(_measured(job)) for job in jobs if job.kills]
+    _compare(results)
+    ours = [result for result in results if result.job.tool is Tool.HARNESS]
+    return 0 if all(result.first_time == result.job.kills for result in ours) else 1
+
+
+def _measured(job: Job) -> Measured:
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = RunDir.at(Path(folder) / "run")
+        plan = Plan(GAPS[job.tool], (Choice("kill"),), job.kills, seed=job.ranks)
+        tapefile.write(Path(folder) / "tape.jsonl", tape.compile(plan, job.ranks))
+        began = time.monotonic()
+        with (Path(folder) / "output").open("wb") as output, _launched(job, run_dir, output):
+            _until_recovered(job, run_dir)
+        entries = journal.read(run_dir)
+    return _counted(job, entries, time.monotonic() - began)
+
+
+@contextmanager
+def _launched(job: Job, run_dir: RunDir, output: object) -> Iterator[None]:
+    """The job and, beside torchrun, its injector; nothing of them is left afterwards."""
+    root = Path(__file__).resolve().parent.parent
+    environ = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "HARNESS_RUN_DIR": str(run_dir.path),
+        "HARNESS_SAVE_EVERY_STEPS": "10",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
+    processes = [
+        subprocess.Popen(command, cwd=root, env=environ, stdout=output, stderr=output)  # type: ignore[call-overload]  # a file, whatever its kind
+        for command in _commands(job, run_dir)
+    ]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGINT)
+        for process in processes:
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        _bury(job, run_dir)
+
+
+def _commands(job: Job, run_dir: RunDir) -> list[list[str]]:
+    python, tape_file = sys.executable, str(run_dir.path.parent / "tape.jsonl")
+    flags = ["--nproc-per-node", str(job.ranks), "--max-restarts", str(10 * job.kills)]
+    if job.tool is Tool.HARNESS:
+        own = ["--run", str(run_dir.path), "--tape", tape_file, "--no-metrics"]
+        return [[python, "-m", "harness", "run", *flags, *own, *SCRIPT]]
+    inject = ["faultinject", "inject", "--run", str(run_dir.path), "--tape", tape_file]
+    return [
+        [python, "-m", "torch.distributed.run", "--standalone", *flags, *SCRIPT],
+        [python, "-m", *inject],
+    ]
+
+
+def _bury(job: Job, run_dir: RunDir) -> None:
+    """Kill ranks that outlived their launcher, as torchrun's may."""
+    newest = max((entry.attempt for entry in journal.read(run_dir)), default=0)
+    for rank in range(job.ranks):
+        found = targets.find(run_dir, rank, newest, boot_id())
+        if isinstance(found, Victim):
+            with found:
+                found.send(signal.SIGKILL)
+
+
+def _until_recovered(job: Job, run_dir: RunDir) -> None:
+    """Until the last kill is recovered from, or too long."""
+    deadline = time.monotonic() + KILL_S * (job.kills + 2)
+    tail = journal.Tail(run_dir)
+    seen: list[Entry] = []
+    while time.monotonic() < deadline:
+        seen += tail.poll()
+        if len(list(_recovered(seen))) == job.kills:
+            return
+        time.sleep(0.5)
+
+
+def _recovered(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
+    """Each kill, with the first step of any later attempt."""
+    first_steps: dict[int, Entry] = {}
+    for entry in entries:
+        if isinstance(entry.event, StepFinished):
+            first_steps.setdefault(entry.attempt, entry)
+    for entry in entries:
+        if isinstance(entry.event, FaultInjected):
+            later = [attempt for attempt in first_steps if attempt > entry.attempt]
+            if later:
+                yield entry, first_steps[min(later)]
+
+
+def _counted(job: Job, entries: Sequence[Entry], wall_s: float) -> Measured:
+    pairs = list(_recovered(entries))
+    return Measured(
+        job,
+        [(step.at_ns - kill.at_ns) / 1e9 for kill, step in pairs],
+        sum(step.attempt == kill.attempt + 1 for kill, step in pairs),
+        wall_s,
+    )
+
+
+# ── what is printed ─────────────────────────────────────────────────────────────────────────────
+
+
+def _shown(result: Measured) -> Measured:
+    job, restarts_s = result.job, sorted(result.restarts_s)
+    print(f"{job.tool}, {job.ranks} ranks: {job.kills} kills in {result.wall_s:.0f} s,", end=" ")
+    print(f"{len(restarts_s)} recovered from, {result.first_time} of them first time")
+    if restarts_s:
+        points = {
+            "least": restarts_s[0],
+            "median": statistics.median(restarts_s),
+            "p90": restarts_s[-(-len(restarts_s) * 9 // 10) - 1],
+            "most": restarts_s[-1],
+        }
+        print("  " + "   ".join(f"{name} {value:.2f} s" for name, value in points.items()))
+        print(f"  0 {_picture(restarts_s)} {restarts_s[-1]:.1f} s\n", flush=True)
+    return result
+
+
+def _picture(values: Sequence[float]) -> str:
+    """How many of `values` lie in each column between 0 and the largest."""
+    counts = [0] * WIDTH
+    for value in values:
+        counts[min(WIDTH - 1, int(value / max(values) * WIDTH))] += 1
+    return "".join("·" if not count else str(min(9, count)) for count in counts)
+
+
+def _compare(results: Sequence[Measured]) -> None:
+    for ranks in sorted({result.job.ranks for result in results}):
+        medians = {
+            result.job.tool: statistics.median(result.restarts_s)
+            for result in results
+            if result.job.ranks == ranks and result.restarts_s
+        }
+        if len(medians) == len(Tool):
+            ratio = medians[Tool.TORCHRUN] / medians[Tool.HARNESS]
+            print(f"{ranks} ranks: median of torchrun / median of harness run = {ratio:.1f}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
