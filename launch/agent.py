@@ -227,7 +227,8 @@ class Agent(SimpleElasticAgent):
                 return RunResult(WorkerState.FAILED)
 
     def _shutdown(self, death_sig: Any = None, timeout: int = 30) -> None:  # noqa: ARG002
-        """The fork server is the caller's; no rank outlives it."""
+        """End the fork server, which no rank outlives, and the store."""
+        self.spawner.close()
         self._stores.shutdown()
 
     @contextmanager

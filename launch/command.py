@@ -5,6 +5,7 @@ Nothing heavy is imported here, so that what is imported is imported by one thre
 
 import sys
 
+from harness.events import EXIT_CODES, Outcome
 from launch import options, warm
 from launch.options import UsageError
 
@@ -23,6 +24,8 @@ def run(argv: list[str]) -> int:
         from launch.launcher import launch
 
         return launch(asked, threads)
+    except KeyboardInterrupt:
+        return EXIT_CODES[Outcome.INTERRUPTED]
     except UsageError as error:
         print(f"harness run: {error}\n(see harness run --help)", file=sys.stderr)  # noqa: T201
         return USAGE

@@ -9,8 +9,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
+
+from launch import processes
 
 STOP_TIMEOUT_S = 5.0
 
@@ -41,7 +44,12 @@ class Companion:
 def start(name: str, command: Sequence[str], log: IO[bytes]) -> Companion:
     """Start `python -m …`; what it prints goes to `log`."""
     process = subprocess.Popen(
-        [sys.executable, "-m", *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        [sys.executable, "-m", *command],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        # Until it sees to that itself. No other thread runs yet, which is what makes this safe.
+        preexec_fn=partial(processes.die_with, os.getpid()),  # noqa: PLW1509
     )
     return Companion(name, process, os.pidfd_open(process.pid))
 

@@ -106,7 +106,7 @@ class Course:
         cold = agent.spawner.cold
         self._recorder.write(events.RanksSpawned(world_size, warm=not cold, reason=cold))
         how = f"cold: {cold}" if cold else "warm"
-        self._say(f"attempt {attempt}: {world_size} ranks started {how}")
+        self._say(f"attempt {attempt}: {counted(world_size)} started {how}")
 
     # ── while it runs ───────────────────────────────────────────────────────────────────────
 
@@ -209,6 +209,11 @@ class Course:
             case _:
                 assert_never(end)
         return ending
+
+
+def counted(ranks: int) -> str:
+    """`1 rank`, `2 ranks`."""
+    return "1 rank" if ranks == 1 else f"{ranks} ranks"
 
 
 def _has_joined(agent: Agent) -> bool:

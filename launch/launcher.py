@@ -21,7 +21,7 @@ from launch import companions, preparation, processes, rank, warm
 from launch.aftermath import Aftermath
 from launch.agent import Agent, Ranks
 from launch.companions import Companion
-from launch.course import Course, View
+from launch.course import Course, View, counted
 from launch.ends import Ending
 from launch.environment import Shared
 from launch.forkserver import Order
@@ -32,6 +32,7 @@ from launch.requests import Requests
 from launch.spawner import Spawner
 from launch.watch import Watch
 
+EXPORTER, INJECTOR = "exporter", "injector"
 NONE_NAMED = ("", "none")
 """What torchrun's `--rdzv-id` is when nobody gave one."""
 
@@ -143,9 +144,12 @@ class _Launcher:
             )
             agent = Agent(self._ranks, spawner, course.lead)
             agent.run()
+            # The injector accounts for its faults before the end, the exporter shows the end.
+            if INJECTOR in beside:
+                beside.pop(INJECTOR).stop()
+            recorder.write(events.RunFinished(course.ending.outcome, course.ending.reason))
             for companion in beside.values():
                 companion.stop()
-            recorder.write(events.RunFinished(course.ending.outcome, course.ending.reason))
         self._report(course.ending)
         return course.ending
 
@@ -154,17 +158,17 @@ class _Launcher:
         path = self._run_dir.path
         with self._run_dir.launcher_log.open("ab") as log:
             if self._record.armed:
-                beside["injector"] = companions.start("injector", companions.injector(path), log)
+                beside[INJECTOR] = companions.start(INJECTOR, companions.injector(path), log)
             if self._asked.metrics:
                 command = companions.exporter(path, self._asked.metrics_port)
-                beside["exporter"] = companions.start("exporter", command, log)
+                beside[EXPORTER] = companions.start(EXPORTER, command, log)
         return beside
 
     def _announce(self) -> None:
         for note in self._asked.notes:
             self._say(note)
         verb = "continuing" if self._continued else "starting"
-        self._say(f"{verb} {self._run_dir.path} with {self._ranks.world_size} ranks")
+        self._say(f"{verb} {self._run_dir.path}, {counted(self._ranks.world_size)}")
         slot = slots.read(self._run_dir.slot(0))
         if slot is not None and slot.mark is Mark.FINISHED:
             self._say(f"it finished step {slot.step} already: ranks go on if that is not the last")

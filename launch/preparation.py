@@ -126,24 +126,11 @@ def _earlier(run_dir: RunDir, program: Program) -> Record | None:
 def _resolved(
     asked: Options, earlier: Record | None, environ: Mapping[str, str]
 ) -> dict[str, Setting]:
-    before = {} if earlier is None else earlier.settings
-    kept = {key: setting.value for key, setting in before.items() if setting.origin != "default"}
-    layers = [
-        ("flag", asked.settings),
-        ("environment", settings.from_environment(environ)),
-        ("run.toml", kept),
-    ]
+    layers = [("flag", asked.settings), ("environment", settings.from_environment(environ))]
     try:
-        resolved = settings.resolve(layers)
+        return settings.renew(layers, {} if earlier is None else earlier.settings)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    if refused := settings.changed(before, resolved):
-        raise UsageError("\n".join(refused))
-    # An origin names where a value came from first, not the file that remembered it.
-    return {
-        key: before[key] if setting.origin == "run.toml" else setting
-        for key, setting in resolved.items()
-    }
 
 
 def _unused(program: Program) -> Path:

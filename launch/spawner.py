@@ -5,6 +5,8 @@ Everything that the launcher learns about processes comes through this one conne
 
 import gc
 import os
+import select
+import signal
 import socket
 import sys
 import time
@@ -16,6 +18,9 @@ import msgspec
 from launch import forkserver
 from launch.forkserver import Answer, Body, Ended, Order, Request, Signal, Started, Stop, Stopped
 from launch.rank import Program
+
+CLOSE_TIMEOUT_S = 10.0
+"""Longest wait for a fork server to end: one whose children do not die of SIGKILL never does."""
 
 
 class ForkServerLostError(Exception):
@@ -129,8 +134,14 @@ class Spawner:
 
     def close(self) -> None:
         """End the fork server and everything below it, and wait until it is gone."""
+        if self._connection.fileno() < 0:
+            return
         self._connection.close()
         with suppress(ChildProcessError):
+            pidfd = os.pidfd_open(self.pid)
+            if not select.select([pidfd], [], [], CLOSE_TIMEOUT_S)[0]:
+                os.kill(self.pid, signal.SIGKILL)
+            os.close(pidfd)
             os.waitpid(self.pid, 0)
 
     def _send(self, request: Request) -> None:

@@ -1,0 +1,163 @@
+"""What stands beside a job: other jobs, an exporter, an injector; and what a launcher prints."""
+
+import signal
+import socket
+
+import psutil
+import pytest
+
+from harness.events import FailureDetected, FaultConfirmed, Outcome, RanksSpawned, RunFinished
+from launch.environment import Place, Shared, environment
+from tests.launch.conftest import Bench, until
+
+PLAN = """
+schema = 1
+max_faults = 1
+
+[arrival]
+instants = [0.0]
+
+[[faults]]
+kind = "kill"
+target = "rank 1"
+"""
+
+
+@pytest.mark.processes
+def test_two_runs_and_a_foreigner_on_torchrun_s_port_do_not_meet(bench: Bench):
+    script = bench.write(
+        "s.py",
+        "import json, os, sys, torch\n"
+        "from torch import distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "total = torch.ones(1) * int(sys.argv[1])\n"
+        "dist.all_reduce(total)\n"
+        "print(json.dumps([total.item(), os.environ['MASTER_PORT']]))\n"
+        "dist.destroy_process_group()\n",
+    )
+    with socket.socket() as foreigner:
+        foreigner.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        foreigner.bind(("127.0.0.1", 29500))
+        foreigner.listen()
+        one = bench.launch(script, "1", ranks=2, run="one")
+        ten = bench.launch(script, "10", ranks=2, run="ten")
+        assert (one.wait(), ten.wait()) == (0, 0)
+    told = [
+        (bench.folder / run / "logs/attempt-1/rank-0.out").read_text() for run in ("one", "ten")
+    ]
+    assert told[0].startswith("[2.0, ")
+    assert told[1].startswith("[20.0, ")
+    assert told[0].split()[1] != told[1].split()[1]
+
+
+@pytest.mark.processes
+def test_a_second_launcher_in_one_directory_is_refused_and_does_no_harm(bench: Bench):
+    first = bench.launch("reduce.py", "100000", ranks=1)
+    bench.told()
+    second = bench.launch("reduce.py", "1")
+    assert second.wait() == 2
+    assert "another launcher is at work in" in second.printed
+    assert bench.zygote.runs(first)
+    first.signal(signal.SIGINT)
+    assert first.wait() == 130
+
+
+@pytest.mark.processes
+def test_training_goes_on_without_an_exporter_that_dies(bench: Bench):
+    go = bench.folder / "go"
+    script = bench.write(
+        "s.py",
+        f"import json, os, time\nprint(json.dumps({{}}))\n"
+        f"while not os.path.exists({str(go)!r}):\n    time.sleep(0.01)\n",
+    )
+    flags = ("run", "--run", "run", "--metrics-port", "0")
+    run = bench.zygote.launch([*flags, script], bench.folder)
+    bench.launched.append(run)
+    bench.told()
+    (exporter,) = until(lambda: _companions(run.pid), "the exporter runs")
+    exporter.kill()
+    until(
+        lambda: "the exporter ended with status -9: training goes on without it" in run.printed,
+        "the loss is said",
+    )
+    go.touch()
+    assert run.wait() == 0
+    assert bench.events(RunFinished) == [RunFinished(Outcome.FINISHED)]
+    lines = run.printed.splitlines()
+    assert lines[:2] == [
+        f"starting {bench.run_dir.path}, 1 rank",
+        "attempt 1: 1 rank started warm",
+    ]
+    assert "finished" in lines
+
+
+@pytest.mark.processes
+def test_the_companions_of_a_killed_launcher_die_too(bench: Bench):
+    script = bench.write("s.py", "import json, time\nprint(json.dumps({}))\ntime.sleep(1000)\n")
+    bench.write("plan.toml", PLAN)
+    flags = ("run", "--run", "run", "--metrics-port", "0", "--faults", "plan.toml")
+    run = bench.zygote.launch([*flags, "--nproc-per-node", "2", script], bench.folder)
+    bench.launched.append(run)
+    bench.told()
+    until(lambda: len(_companions(run.pid)) == 2, "exporter and injector run")
+    run.signal(signal.SIGKILL)
+    until(lambda: not bench.zygote.below(), "all that the launcher started is gone", 5.0)
+
+
+@pytest.mark.processes
+def test_a_plan_of_faults_breaks_the_run_and_the_run_comes_back(bench: Bench):
+    bench.write("plan.toml", PLAN)
+    flags = ("--faults", "plan.toml", "--save-every-steps", "2")
+    run = bench.launch(*flags, "steps.py", "60", ranks=2, environment={"STEP_S": "0.05"})
+    assert run.wait() == 0, run.printed
+    assert [event.rank for event in bench.events(FailureDetected)] == [1]
+    assert len(bench.events(FaultConfirmed)) == 1
+    assert len(bench.events(RanksSpawned)) == 2
+
+
+@pytest.mark.processes
+def test_a_mistake_in_the_call_exits_2_and_says_one_thing(bench: Bench):
+    run = bench.launch("--nnodes", "2", "reduce.py", "1")
+    assert run.wait() == 2
+    assert run.printed == (
+        "harness run: --nnodes 2 is not supported yet: a run has one node, so use --nnodes 1\n"
+        "(see harness run --help)\n"
+    )
+    assert not bench.run_dir.path.exists()
+    many = bench.launch("--nproc-per-node", "many", "reduce.py", "1")
+    assert many.wait() == 2
+    assert "harness run: Unsupported nproc_per_node value: many" in many.printed
+
+
+def test_a_rank_is_told_all_that_torchrun_tells(bench: Bench):
+    place = Place(
+        rank=1, world_size=4, role="default", attempt=7, restarts=2, max_restarts=3, port=12345
+    )
+    shared = Shared(bench.run_dir, "run-1", "job-9", {}, threads=2)
+    told = environment(place, shared)
+    assert {name: value for name, value in told.items() if not name.startswith("HARNESS_")} == {
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "ROLE_RANK": "1",
+        "ROLE_NAME": "default",
+        "GROUP_RANK": "0",
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "4",
+        "ROLE_WORLD_SIZE": "4",
+        "GROUP_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "12345",
+        "TORCHELASTIC_RESTART_COUNT": "2",
+        "TORCHELASTIC_MAX_RESTARTS": "3",
+        "TORCHELASTIC_RUN_ID": "job-9",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_ERROR_FILE": str(bench.run_dir.error(7, 1)),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "OMP_NUM_THREADS": "2",
+    }
+
+
+def _companions(launcher: int) -> list[psutil.Process]:
+    """The exporter and the injector of a launcher, once they are what they are called."""
+    children = psutil.Process(launcher).children()
+    return [child for child in children if {"export", "inject"} & set(child.cmdline())]
