@@ -42,11 +42,15 @@ class SeededItems(Dataset[Item]):
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> Item:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: list[int]) -> list[Item]:
+        """A batch at once, as a `DataLoader` asks for it: the streams are put back once."""
         if get_worker_info() is not None:
-            return self._made(index)
+            return [self._made(index) for index in indices]
         python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
         try:
-            return self._made(index)
+            return [self._made(index) for index in indices]
         finally:
             random.setstate(python)
             np.random.set_state(numpy)

@@ -187,6 +187,26 @@ def hooked(rank: int) -> bool:
     return calls == [0]
 
 
+def accumulated(rank: int) -> dict[str, bool]:
+    """Whether ranks hold equal gradients after a first micro-batch under `no_sync`, and after another."""
+    ddp = DistributedDataParallel(nn.Linear(3, 3))
+    exactness.settle_buckets(ddp)
+
+    def equal() -> bool:
+        gradient = ddp.module.weight.grad
+        assert gradient is not None
+        gathered = [torch.empty_like(gradient) for _ in range(dist.get_world_size())]
+        dist.all_gather(gathered, gradient)
+        return all(torch.equal(one, gathered[0]) for one in gathered)
+
+    batch = torch.full((2, 3), float(rank))
+    with ddp.no_sync():
+        ddp(batch).sum().backward()
+    first = equal()
+    ddp(batch).sum().backward()
+    return {"after the first": first, "after the last": equal()}
+
+
 def refused(model: nn.Module, **options: Any) -> str:
     try:
         exactness.settle_buckets(DistributedDataParallel(model, **options))
@@ -224,6 +244,7 @@ def measured(rank: int, world_size: int, store: Path) -> dict[str, Any]:
             "odd": odd(rank),
             "failing": failing(rank),
             "hooked": hooked(rank),
+            "accumulated": accumulated(rank),
             "names": sorted(Run(rank, True, {}).protected.shared()["model"]),
             "static graph": refused(nn.Linear(2, 2), static_graph=True),
             "step in backward": refused(stepping_in_backward()),

@@ -493,7 +493,7 @@ def test_an_object_that_keeps_what_it_is_given_gets_a_copy():
     average = Averages(weight=torch.ones(2))
     protected = Protected()
     protected.add(average=average)
-    own = {"average": {"class": "Averages", "state": {"weight": torch.zeros(2)}}}
+    own: Any = {"average": {"class": "Averages", "state": {"weight": torch.zeros(2)}}}
     protected.restore({}, own)
     average.state["weight"] += 7
     assert own["average"]["state"]["weight"].tolist() == [0.0, 0.0]

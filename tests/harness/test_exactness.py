@@ -165,8 +165,10 @@ def test_a_fingerprint_equals_itself_and_names_every_entry_that_changed():
         f"{difference}, or run with exact = false"
         for difference in (
             "world_size was 4 when the state was saved and is 2 now: start as many ranks as before",
-            "threads was 1 when the state was saved and is 2 now: set threads (HARNESS_THREADS) to"
-            " the saved number",
+            (
+                "threads was 1 when the state was saved and is 2 now: set threads (HARNESS_THREADS)"
+                " to the saved number"
+            ),
             "ddp.bucket_cap_mb was 1 when the state was saved and is not set now: set it as it was",
         )
     ]
@@ -266,6 +268,12 @@ def test_a_model_in_ddp_is_protected_under_its_own_names(ranks: Ranks):
     names = {"first.weight", "first.bias", "middle.weight", "middle.bias", "norm.weight"}
     names |= {"norm.bias", "head.weight", "head.bias"}
     assert outcomes(ranks, 3, "names") == [sorted(names)] * 3
+
+
+@pytest.mark.processes
+def test_a_first_micro_batch_under_no_sync_stays_with_its_rank(ranks: Ranks):
+    expected = {"after the first": False, "after the last": True}
+    assert outcomes(ranks, 3, "accumulated") == [expected] * 3
 
 
 @pytest.mark.processes
