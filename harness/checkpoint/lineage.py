@@ -46,7 +46,7 @@ def chain(departures: Mapping[int, Departure]) -> Chain:
         return Chain(None, {})
     newest = max(departures)
     limits: dict[int, int | None] = {newest: None}
-    attempt, limit = newest, None
+    attempt = newest
     while attempt in departures:
         departure = departures[attempt]
         if departure.parent is None:
@@ -56,7 +56,6 @@ def chain(departures: Mapping[int, Departure]) -> Chain:
                 f"attempt {attempt} claims to descend from attempt {departure.parent}, which is not"
                 " older: the records beside the checkpoints are damaged"
             )
-        limit = departure.step if limit is None else min(limit, departure.step)
         attempt = departure.parent
-        limits[attempt] = limit
+        limits[attempt] = departure.step
     return Chain(newest, limits)

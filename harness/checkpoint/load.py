@@ -53,7 +53,7 @@ class Found:
 def manifest_of(store: Store, place: Place) -> Manifest:
     """What a committed checkpoint should hold. Raises `DamagedError`; no tensor is read."""
     try:
-        commit = decode_commit(store.read(f"{place.name}/{COMMIT}"), place, store.run_id)
+        commit = decode_commit(store.read(f"{place.name}/{COMMIT}"))
         raw = store.read(f"{place.name}/{MANIFEST}")
     except FileNotFoundError as error:
         raise DamagedError(Rejection.MISSING, f"{_file(error)} is missing") from error

@@ -127,8 +127,8 @@ def encode_commit(commit: Commit) -> bytes:
     return _canonical({**fields, "checksum": _checksum(fields)})
 
 
-def decode_commit(data: bytes, place: Place, run_id: str) -> Commit:
-    """The commit of `place` in `data`. Raises `DamagedError`."""
+def decode_commit(data: bytes) -> Commit:
+    """The commit in `data`; whose it is, the manifest that it names will say. `DamagedError`."""
     try:
         fields = json.loads(data)
         checksum = fields.pop("checksum")
@@ -136,16 +136,14 @@ def decode_commit(data: bytes, place: Place, run_id: str) -> Commit:
         raise DamagedError(Rejection.TORN, f"{COMMIT} cannot be read: {error!r}") from error
     if checksum != _checksum(fields):
         raise DamagedError(Rejection.CHECKSUM, f"{COMMIT} does not have its own checksum")
-    commit = _decoded(data, Commit, COMMIT)
-    _same_save(commit, COMMIT, place, run_id)
-    return commit
+    return _decoded(data, Commit, COMMIT)
 
 
 def decode_manifest(data: bytes, commit: Commit, place: Place, run_id: str) -> Manifest:
     """The manifest that `commit` names, consistent in itself. Raises `DamagedError`."""
     check(record(data), commit.manifest, MANIFEST)
     manifest = _decoded(data, Manifest, MANIFEST)
-    _same_save(manifest, MANIFEST, place, run_id)
+    _check_save(manifest, place, run_id)
     contradictions = _contradictions(manifest)
     if contradictions:
         raise DamagedError(
@@ -186,14 +184,14 @@ def _decoded(data: bytes, form: type[_Form], name: str) -> _Form:
         raise DamagedError(Rejection.UNREADABLE, f"{name} is not one: {error!r}") from error
 
 
-def _same_save(said: Commit | Manifest, name: str, place: Place, run_id: str) -> None:
-    if (said.step, said.attempt) != (place.step, place.attempt):
-        theirs = f"step {said.step} of attempt {said.attempt}"
-        raise DamagedError(Rejection.TORN, f"{name} is that of {theirs}, not of {place.name}")
-    if said.run_id != run_id:
-        raise DamagedError(
-            Rejection.UNREADABLE, f"{name} is of run {said.run_id!r}, not {run_id!r}"
-        )
+def _check_save(manifest: Manifest, place: Place, run_id: str) -> None:
+    """Raise `DamagedError` if it is another save's."""
+    if (manifest.step, manifest.attempt) != (place.step, place.attempt):
+        theirs = f"step {manifest.step} of attempt {manifest.attempt}"
+        raise DamagedError(Rejection.TORN, f"{MANIFEST} is that of {theirs}, not of {place.name}")
+    if manifest.run_id != run_id:
+        reason = f"{MANIFEST} is of run {manifest.run_id!r}, not {run_id!r}"
+        raise DamagedError(Rejection.UNREADABLE, reason)
 
 
 def _contradictions(manifest: Manifest) -> list[str]:

@@ -4,6 +4,7 @@ Everything goes through fsspec, except the two promises that it cannot make: tha
 or not at all and only if it was not there, and that it is still there after a power cut.
 """
 
+import errno
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from harness.checkpoint.manifest import COMMIT, FileRecord, Place
 
 SCHEMA = 1
 _CHUNK_BYTES = 8 << 20
+_REMOVALS = 10
 _CLAIM = re.compile(r"(\d{5,})\.claim")
 _DEPARTURE = re.compile(r"(\d{5,})\.json")
 _RUN, _ATTEMPTS = "run.json", "attempts"
@@ -131,12 +133,25 @@ class Store:
         self.files.mkdir(self.path(place.name), create_parents=False)
 
     def remove(self, place: Place) -> None:
-        """Delete a save: the commit first, so that no one trusts what is half gone."""
+        """Delete a save: the commit first, so that no one trusts what is half gone.
+
+        Again and again if need be, since another rank may open its file in the middle of it.
+        """
         with suppress(FileNotFoundError):
             self.files.rm_file(self.path(place.name, COMMIT))
             self.sync(place.name)
-        with suppress(FileNotFoundError):
-            self.files.rm(self.path(place.name), recursive=True)
+        for _ in range(_REMOVALS):
+            try:
+                self.files.rm(self.path(place.name), recursive=True)
+            except FileNotFoundError:
+                if not self.files.exists(self.path(place.name)):
+                    return
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+            else:
+                return
+        raise OSError(errno.ENOTEMPTY, "others keep writing into it", place.name)
 
     # ── files ───────────────────────────────────────────────────────────────────────────────
 

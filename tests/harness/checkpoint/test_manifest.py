@@ -71,7 +71,7 @@ def test_other_directories_are_none_of_ours(name):
 def test_manifest_and_commit_come_back():
     data, commit = committed(manifest())
 
-    assert decode_commit(encode_commit(commit), PLACE, "run") == commit
+    assert decode_commit(encode_commit(commit)) == commit
     assert decode_manifest(data, commit, PLACE, "run") == manifest(
         tensors={"shared/w": TensorRecord("F32", (4, 2), [PieceRecord(SHARD, "shared/w", 0, 4)])}
     )
@@ -85,9 +85,9 @@ def test_any_flipped_bit_and_any_cut_of_a_commit_is_found():
             flipped = bytearray(data)
             flipped[number] ^= 1 << bit
             with pytest.raises(DamagedError):
-                decode_commit(bytes(flipped), PLACE, "run")
+                decode_commit(bytes(flipped))
         with pytest.raises(DamagedError):
-            decode_commit(data[:number], PLACE, "run")
+            decode_commit(data[:number])
 
 
 def test_fields_of_a_newer_version_are_passed_over():

@@ -51,6 +51,13 @@ def test_what_is_damaged_never_takes_the_place_of_a_good_one():
     assert list(surplus(bad, saved(5), keep=1)) == []
 
 
+def test_one_of_the_newest_that_cannot_be_read_just_now_is_left_where_it_is():
+    assert list(surplus(saved(10, sound=False) + saved(20, 30), [], keep=3)) == []
+    assert list(surplus(saved(10, sound=False) + saved(20, 30), [], keep=2)) == saved(
+        10, sound=False
+    )
+
+
 def test_what_is_off_the_chain_goes_once_a_later_attempt_has_its_own():
     zombie = saved(30, attempt=1)
 

@@ -269,6 +269,17 @@ def test_whatever_fails_wherever_leaves_the_old_checkpoint_and_training(run, poi
     whole(run, 10)
 
 
+def test_the_failure_of_one_rank_is_heard_at_once_whatever_its_kind(run):
+    class Broken(FullDisk):
+        def _open(self, path, mode="rb", **options):
+            if mode == "wb":
+                raise CheckpointException("no good")
+            return super()._open(path, mode)
+
+    assert run.attempt(lambda rank: rank.save(10), files={1: Broken(0)}) == [False, False]
+    assert failed(run) == [(10, "rank 1: CheckpointException: no good")]
+
+
 def test_a_step_whose_save_failed_can_be_saved_again_beside_it(run):
     disk = FullDisk(0)
 

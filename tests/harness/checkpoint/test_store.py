@@ -1,3 +1,4 @@
+import errno
 import json
 import threading
 
@@ -133,6 +134,25 @@ def test_the_commit_goes_first_when_a_save_is_deleted(store, monkeypatch):
     assert seen == [False]
     assert store.places() == []
     store.remove(place)  # what is gone already is no error
+
+
+@pytest.mark.parametrize("kind", [errno.ENOTEMPTY, errno.ENOENT])
+def test_a_file_that_appears_in_the_middle_of_a_deletion_goes_too(store, kind, monkeypatch):
+    place = Place(10, 1)
+    store.begin(place)
+    remove = type(store.files).rm
+    late = [b"one", b"two"]
+
+    def removing(files, path, recursive=False, maxdepth=None):
+        if late:
+            store.write(f"{place.name}/shard", [late.pop()])
+            raise OSError(kind, "as rmdir says it")
+        remove(files, path, recursive)
+
+    monkeypatch.setattr(type(store.files), "rm", removing)
+    store.remove(place)
+
+    assert store.places() == []
 
 
 def test_words_are_heard_in_the_order_in_which_they_came():
