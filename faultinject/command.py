@@ -141,7 +141,7 @@ def _inject(arguments: argparse.Namespace) -> int:
         armed = armed_tape(run_dir, record)
         with claimed(run_dir), Recorder(run_dir, record.run_id, WRITER) as recorder:
             injector = Injector(run_dir, armed, recorder, _say)
-            _say(injector.run(bell, earlier_lives_count=not arguments.with_parent))
+            _say(injector.run(bell))
             _say(injector.account())
     return DONE
 

@@ -76,21 +76,14 @@ class Injector:
         self._tail = Tail(run_dir)
         self._victim: Victim | None = None
         self._waiting_for = ""
-        self._read_log()
-        self._began_ns = self._tail.now_ns()
 
-    def run(self, bell: Bell, earlier_lives_count: bool) -> str:
-        """Inject until nothing is left to do or the bell rings; says why it left.
-
-        A launcher that had left before this began is the end of the run only if `earlier_lives_count`:
-        one that started this injector is about to take the run up again.
-        """
-        since_ns = 0 if earlier_lives_count else self._began_ns
+    def run(self, bell: Bell) -> str:
+        """Inject until nothing is left to do or the bell rings; says why it left."""
         while True:
             # Asked before the log is read: what it says of the run's end is then accounted for.
             asked = bell.rung
             self._read_log()
-            move = decide(self._tail.now_ns(), self._tape, self.situation, since_ns)
+            move = decide(self._tail.now_ns(), self._tape, self.situation)
             if isinstance(move, Leave):
                 return move.reason
             if asked is not None and not isinstance(move, Skip | Settle):

@@ -26,8 +26,6 @@ from harness.events import (
 )
 
 NO_ATTEMPT = -1
-FOR_GOOD = (Outcome.FINISHED, Outcome.FAILED)
-"""Ends after which nothing is left to be hit; a drained or interrupted run will be taken up again."""
 
 
 @dataclass(slots=True)
@@ -48,9 +46,12 @@ class Situation:
     """Newest attempt in which nothing is left to be hit …"""
     over_because: str = ""
     """… since it failed, was hit by a lethal fault, or has trained to its end."""
+    committed_step: int = -1
+    """Highest step whose state was ever durable."""
+    trained_step: int | None = None
+    """The last step of the training, once that is done."""
     outcome: Outcome | None = None
     """How the launcher left, while none has taken up the run again."""
-    left_ns: int = 0
     injected: dict[str, int] = field(default_factory=dict)
     """Attempt that each fault hit."""
     confirmed: set[str] = field(default_factory=set)
@@ -95,12 +96,14 @@ class Situation:
                 self.stepped = max(self.stepped, entry.attempt)
             case FailureDetected():
                 self._end(entry.attempt, "failed")
-            case TrainingFinished():
+            case TrainingFinished(step=step):
                 self._end(entry.attempt, "has trained to its end")
-            case SaveCommitted():
+                self.trained_step = step
+            case SaveCommitted(step=step):
                 self.zero_ns = entry.at_ns if self.zero_ns is None else self.zero_ns
+                self.committed_step = max(self.committed_step, step)
             case RunFinished(outcome=outcome):
-                self.outcome, self.left_ns = outcome, entry.at_ns
+                self.outcome = outcome
             case _:
                 pass
 
@@ -112,7 +115,13 @@ class Situation:
         """A launcher lives: the time since the last sign of life does not count."""
         if self.zero_ns is not None:
             self.zero_ns += max(0, at_ns - max(self.last_ns, self.zero_ns))
-        self.outcome = None
+        self.outcome, self.trained_step = None, None
+
+    @property
+    def finished(self) -> bool:
+        """The last step is done and durable: whatever happens now, the job has finished."""
+        durable = self.trained_step is not None and self.committed_step >= self.trained_step
+        return durable or self.outcome is Outcome.FINISHED
 
     @property
     def down(self) -> str:
@@ -180,11 +189,8 @@ class Leave:
 Move = Wait | Defer | Strike | Settle | Skip | Leave
 
 
-def decide(now_ns: int, tape: Tape, situation: Situation, since_ns: int = 0) -> Move:
-    """What the injector does next; `now_ns` is on the run's axis.
-
-    A launcher that left before `since_ns` was of an earlier life of the run, and says nothing.
-    """
+def decide(now_ns: int, tape: Tape, situation: Situation) -> Move:
+    """What the injector does next; `now_ns` is on the run's axis."""
     for fault in tape.faults:
         if fault.id in situation.injected and fault.id not in situation.confirmed:
             return Settle(fault, situation.injected[fault.id])
@@ -195,9 +201,9 @@ def decide(now_ns: int, tape: Tape, situation: Situation, since_ns: int = 0) -> 
     ]
     if not pending:
         return Leave("every fault of the tape is accounted for")
-    if situation.outcome is not None and situation.left_ns >= since_ns:
-        if situation.outcome in FOR_GOOD:
-            return Skip(pending[0], f"the run ended first ({situation.outcome})")
+    if situation.finished:
+        return Skip(pending[0], "the run finished first")
+    if situation.outcome is not None:
         return Leave(f"the run was {situation.outcome}; what is left waits for it to go on")
     return _next(now_ns, pending[0], situation)
 

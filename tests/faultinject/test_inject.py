@@ -25,6 +25,9 @@ from harness.events import (
     Outcome,
     RunFinished,
     RunStarted,
+    SaveCommitted,
+    Tier,
+    TrainingFinished,
 )
 from harness.recorder import Recorder
 from harness.rundir import RunDir
@@ -233,7 +236,7 @@ def test_a_target_that_steps_and_is_not_what_was_registered_is_not_hit(
 
     injecting = inject()
     injecting.says("f1 waits for rank 1: process")
-    launcher.write(RunFinished(Outcome.FAILED))
+    launcher.write(RunFinished(Outcome.FINISHED))
 
     assert injecting.ends()[0] == 0
     assert zero.lives()
@@ -261,21 +264,23 @@ def test_a_drained_run_keeps_its_faults_for_when_it_goes_on(
     assert told(run_dir) == []
 
 
-def test_asked_to_leave_after_the_end_of_the_run_it_accounts_for_all_first(
+def test_asked_to_leave_after_the_last_save_it_accounts_for_all_first(
     run_dir: RunDir, launcher: Recorder, inject: Inject
 ):
     arm(run_dir, *FOUR)
     injecting = inject()
     injecting.says("no save")
     injecting.process.send_signal(signal.SIGSTOP)
-    launcher.write(RunFinished(Outcome.FINISHED))
+    with Recorder(run_dir, "run", "rank-0", 1) as rank:
+        rank.write(TrainingFinished(9))
+        rank.write(SaveCommitted(9, Tier.STORAGE, 1))
     injecting.process.send_signal(signal.SIGTERM)
     injecting.process.send_signal(signal.SIGCONT)
 
     status, _ = injecting.ends()
 
     assert status == 0
-    reason = "the run ended first (finished)"
+    reason = "the run finished first"
     assert [event for _, event in told(run_dir)] == [
         FaultSkipped(fault.id, reason) for fault in FOUR
     ]
@@ -398,15 +403,14 @@ def test_it_dies_with_the_launcher_that_started_it(run_dir: RunDir, launcher: Re
     assert died, "the injector outlived its launcher"
 
 
-def test_the_end_of_an_earlier_life_is_not_the_end_for_an_injector_of_the_next(
+def test_the_faults_that_an_ended_life_left_come_in_the_next_one(
     run_dir: RunDir, launcher: Recorder, start_rank: Ranks, inject: Inject
 ):
     arm(run_dir, FOUR[0])
     launcher.write(RunFinished(Outcome.FAILED))
+    launcher.write(RunStarted("run", 2))
 
     injecting = inject("--with-parent")
-    injecting.says("no save")
-    launcher.write(RunStarted("run", 2))
     zero, one = attempt(1, launcher, start_rank)
     zero.tell("step 1")
     zero.tell("save 1")

@@ -54,8 +54,8 @@ def after(*log: tuple[float, int, Event], lethal: tuple[str, ...] = ("kill",)) -
     return situation
 
 
-def move(situation: Situation, now_s: float, since_s: float = 0.0) -> Move:
-    return decide(int(now_s * 1e9), TAPE, situation, int(since_s * 1e9))
+def move(situation: Situation, now_s: float) -> Move:
+    return decide(int(now_s * 1e9), TAPE, situation)
 
 
 UP = (
@@ -116,29 +116,38 @@ def test_nothing_strikes_once_the_last_step_is_done():
     )
 
 
-@pytest.mark.parametrize("outcome", [Outcome.FINISHED, Outcome.FAILED])
-def test_what_is_left_when_the_run_ends_is_skipped(outcome):
-    situation = after(*HIT, (14.0, 1, RunFinished(outcome)))
+def test_what_is_left_when_the_run_finishes_is_skipped():
+    situation = after(*HIT, (14.0, 1, RunFinished(Outcome.FINISHED)))
 
-    assert move(situation, 14) == Skip(SECOND, f"the run ended first ({outcome})")
+    assert move(situation, 14) == Skip(SECOND, "the run finished first")
     situation.feed(Entry(0, 1, 0, FaultSkipped("f2", "")))
     assert move(situation, 14) == Leave("every fault of the tape is accounted for")
 
 
-@pytest.mark.parametrize("outcome", [Outcome.DRAINED, Outcome.INTERRUPTED])
-def test_what_is_left_when_the_run_pauses_waits_for_it_to_go_on(outcome):
-    assert isinstance(move(after(*HIT, (14.0, 1, RunFinished(outcome))), 14), Leave)
+def test_the_run_has_finished_as_soon_as_its_last_step_is_durable():
+    trained = (*UP, (5.0, 1, TrainingFinished(9)))
+
+    assert isinstance(move(after(*trained), 6), Wait)
+    assert isinstance(move(after(*trained, (5.5, 1, SaveCommitted(8, Tier.STORAGE, 1))), 6), Wait)
+    last = (5.5, 1, SaveCommitted(9, Tier.STORAGE, 1))
+    assert move(after(*trained, last), 6) == Skip(FIRST, "the run finished first")
+    crash_in_tear_down = (5.6, 1, FAILED)
+    assert isinstance(move(after(*trained, last, crash_in_tear_down), 6), Skip)
 
 
-def test_the_end_of_an_earlier_life_of_the_run_ends_nothing():
-    situation = after(*UP, (5.0, 1, RunFinished(Outcome.FAILED)))
+@pytest.mark.parametrize("outcome", [Outcome.DRAINED, Outcome.INTERRUPTED, Outcome.FAILED])
+def test_what_is_left_when_the_launcher_leaves_early_waits_for_the_run_to_go_on(outcome):
+    situation = after(*HIT, (14.0, 1, RunFinished(outcome)))
 
-    assert isinstance(move(situation, 6, since_s=5.5), Wait)
-    assert isinstance(move(situation, 6, since_s=4.5), Skip)
+    assert move(situation, 14) == Leave(
+        f"the run was {outcome}; what is left waits for it to go on"
+    )
 
 
-def test_a_run_that_was_taken_up_again_has_not_ended():
-    situation = after(*UP, (5.0, 1, RunFinished(Outcome.FAILED)), (6.0, 1, RunStarted("r", 2)))
+@pytest.mark.parametrize("outcome", Outcome)
+def test_a_run_that_was_taken_up_again_has_not_ended(outcome):
+    trained = (*UP, (4.0, 1, TrainingFinished(1)))
+    situation = after(*trained, (5.0, 1, RunFinished(outcome)), (6.0, 1, RunStarted("r", 2)))
 
     assert isinstance(move(situation, 7), Wait)
 
