@@ -16,6 +16,9 @@ from torch import distributed as dist
 from harness.items import SampleIndex
 from harness.order import permutation
 
+_BLOCK = 256
+"""Samples whose order is computed at once: for one alone it costs nearly as much."""
+
 
 class ResumableSampler:
     """Draws this rank's micro-batches without end; for `DataLoader(batch_sampler=…)`.
@@ -98,21 +101,23 @@ class ResumableSampler:
 
     def _draw(self, restarts: int, position: int) -> Iterator[list[SampleIndex]]:
         size = self._samples_per_draw()
-        offset = self.rank * size
+        stride = self.batch_size // self.micro_batches
+        ahead = max(1, _BLOCK // size) * stride
+        within = self.rank * size + np.arange(size, dtype=np.int64)
         while True:
-            if restarts != self.restarts:
-                raise RuntimeError(
-                    "this iterator over the sampler is stale, for a later one was begun or a state"
-                    " was loaded: take a new iterator"
-                )
-            start = position + offset
-            ids, epochs = self._samples(np.arange(start, start + size, dtype=np.int64))
-            self._drawn.append(ids)
-            yield [
-                SampleIndex(index, epoch)
-                for index, epoch in zip(ids.tolist(), epochs.tolist(), strict=True)
-            ]
-            position += self.batch_size // self.micro_batches
+            starts = np.arange(position, position + ahead, stride, dtype=np.int64)
+            for ids, epochs in zip(*self._samples(starts[:, None] + within), strict=True):
+                if restarts != self.restarts:
+                    raise RuntimeError(
+                        "this iterator over the sampler is stale, for a later one was begun or a"
+                        " state was loaded: take a new iterator"
+                    )
+                self._drawn.append(ids)
+                yield [
+                    SampleIndex(index, epoch)
+                    for index, epoch in zip(ids.tolist(), epochs.tolist(), strict=True)
+                ]
+            position += ahead
 
     def _samples(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Sample id and epoch at each of `positions` of the endless sequence."""

@@ -190,7 +190,7 @@ def test_ranks_traded_for_micro_batches_leave_every_step_its_samples():
     size=st.integers(1, 5),
     steps=st.integers(1, 12),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_no_sample_is_lost_or_doubled_whatever_the_sizes(
     length: int, world_size: int, micro_batches: int, size: int, steps: int
 ):
