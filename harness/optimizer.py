@@ -43,6 +43,8 @@ class OptimizerPart(Part):
     def differences(self, saved: Saved) -> list[str]:
         """Class, groups, options, parameters with their order and shapes."""
         here, there = self.shared(), saved.shared
+        if here.keys() != there.keys():
+            return [f" is a {here['class']} and was no optimizer"]
         lines = []
         if here["class"] != there["class"]:
             lines.append(f" is a {here['class']} and was a {there['class']}")

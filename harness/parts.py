@@ -179,8 +179,10 @@ class OtherPart(Part):
     def differences(self, saved: Saved) -> list[str]:
         """Class, then what the object itself says, or names at the top and tensors anywhere."""
         here, there = self.own(), saved.own
-        if here["class"] != there["class"]:
-            return [f" is a {here['class']} and was a {there['class']}"]
+        if here["class"] != there.get("class"):
+            return [
+                f" is a {here['class']} and was a {there.get('class', 'thing of another kind')}"
+            ]
         ask = getattr(self.thing, "differences", None)
         if ask is not None:
             return [f" {line}" for line in ask(there["state"])]

@@ -465,6 +465,22 @@ def test_components_schedules_and_data_that_differ_are_named_together():
     ]
 
 
+def test_objects_that_changed_places_are_refused_and_not_mixed_up():
+    model = layers(a=2)
+    model["norm"] = nn.BatchNorm1d(1, affine=False)
+    optimizer, average = adam(model), Averages(beta=1)
+    here, there = Protected(), Protected()
+    here.add(one=model, two=optimizer, three=average)
+    there.add(two=model, three=optimizer, one=average)
+    there.add(four=model)
+    there.check()
+    lines = here.differences(there.shared(), there.own())
+    assert "two is a torch.optim.adam.Adam and was no optimizer" in lines
+    assert "three is a Averages and was a thing of another kind" in lines
+    assert "one.a.weight is here and not in the saved state" in lines
+    assert "component four is in the saved state and not here" in lines
+
+
 class Averages:
     """Something with a state of its own making."""
 
