@@ -22,6 +22,8 @@ class Pace:
     """Times the steps of one rank by hooks that fire as gradients become ready."""
 
     def __init__(self) -> None:
+        self.stopped_ns = 0
+        """CLOCK_MONOTONIC at which the last step ended."""
         self._started_ns = 0
         self._gradient_ns = 0
         self._aside_ns = 0
@@ -43,7 +45,7 @@ class Pace:
 
     def stop(self) -> StepTime:
         """The step is over. A model without hooks counts all as its own time."""
-        end_ns = time.monotonic_ns()
+        end_ns = self.stopped_ns = time.monotonic_ns()
         own_until_ns = self._gradient_ns if self._gradient_ns > self._started_ns else end_ns
         own_ns = own_until_ns - self._started_ns
         return StepTime(own_ns, max(0, end_ns - self._started_ns - own_ns - self._aside_ns))

@@ -8,7 +8,7 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,16 @@ def settle(member: Membership, run: str | None, chosen: Mapping[str, Any]) -> Se
         ),
     )
     return session
+
+
+def note_environment(run_dir: RunDir, fingerprint: Mapping[str, str]) -> None:
+    """Add what rank 0 found of its environment to `run.toml`, beside what a launcher wrote."""
+    record = settings.read(run_dir.settings)
+    if record is None:
+        return
+    environment = {**record.environment, **fingerprint}
+    if environment != record.environment:
+        settings.write(run_dir.settings, replace(record, environment=environment))
 
 
 def resume_from(

@@ -42,8 +42,6 @@ class Settings:
     """`auto`, `fresh` (start from nothing beside commits that exist) or a step."""
     exact: bool = True
     """Refuse to resume in an environment in which the bits may differ."""
-    static_batch: bool = True
-    """Refuse to resume at a world size that changes the global batch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,7 @@ def final_digest(entries: Iterable[Entry]) -> str | None:
         f"{rank} {name} {value}"
         for rank, components in sorted(told.by_rank.items())
         for name, value in sorted(components.items())
+        if name not in _OF_THE_STEP
     ]
     return xxhash.xxh3_128_hexdigest("\n".join(lines).encode())
 
