@@ -29,7 +29,6 @@ SETTINGS_HELP = {
     "digest_every_steps": "steps between digests of the whole state; 0 digests the last step alone",
     "resume": "`auto`, `fresh` (from nothing, beside commits that exist) or a step",
     "exact": "refuse to resume where the bits may differ",
-    "static_batch": "refuse to resume at a world size that changes the global batch",
 }
 REFUSED = {
     "no_python": "ranks are forks of a Python process",

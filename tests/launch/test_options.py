@@ -42,7 +42,6 @@ def test_every_setting_has_a_flag_and_a_line_of_help(script: str):
         "save_every_steps": "7",
         "exact": False,
         "resume": "fresh",
-        "static_batch": True,
     }
 
 
