@@ -6,8 +6,8 @@ Works under `harness run`, under plain `torchrun`, and for a script started alon
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 from pathlib import Path
+from typing import Any
 
 from torch.distributed import PrefixStore, Store, TCPStore
 

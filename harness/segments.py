@@ -96,7 +96,7 @@ class Meter:
 
     def elapse(self, at_ns: int) -> list[Segment]:
         """Count the open stretch up to now, where it cannot become anything else."""
-        if self.phase not in CERTAIN or self.pending:
+        if self.phase not in CERTAIN:
             return []
         return self.advance(at_ns)
 

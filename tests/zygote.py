@@ -105,6 +105,10 @@ class Zygote:
 
     def below(self) -> list[psutil.Process]:
         """Every living process that was started here, however deep, orphans included."""
+        # A process whose parent dies while all are listed is in no one's list: look again.
+        return self._listed() or self._listed()
+
+    def _listed(self) -> list[psutil.Process]:
         with suppress(psutil.NoSuchProcess):
             found = psutil.Process(self._process.pid).children(recursive=True)
             return [process for process in found if _lives(process)]

@@ -1,7 +1,7 @@
 """Reads a checkpoint and verifies all of it; nothing of it is used unless everything is as written.
 
-Files are read whole, one after the other, and their rows copied to where they belong: beside the
-state itself no more than one file is in memory.
+Every byte of every file is read and counted in its checksum, and goes straight into the tensor that
+it belongs to: beside the state itself nothing is in memory.
 """
 
 import json
@@ -10,18 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import xxhash
 from torch import Tensor
 
-from harness.checkpoint import shards
 from harness.checkpoint.manifest import (
     COMMIT,
     MANIFEST,
     STATE,
     DamagedError,
-    FileRecord,
     Manifest,
-    PieceRecord,
     Place,
     check,
     decode_commit,
@@ -92,49 +88,35 @@ def _load(store: Store, place: Place, rank: int) -> Found:
         for name, tensor in manifest.tensors.items()
         if name.startswith(("shared/", own))
     }
-    pieces = _pieces_by_file(manifest, tensors)
-    state: Any = None
-    for name, record in manifest.files.items():
-        data = store.load(f"{place.name}/{name}", record.size)
-        check(FileRecord(len(data), xxhash.xxh3_128_hexdigest(data.data)), record, name)
-        if name == STATE:
-            state = json.loads(data.tobytes())
-        else:
-            _fill(tensors, pieces.get(name, {}), shards.read(data))
+    targets = _targets(manifest, tensors)
+    state = bytearray(manifest.files[STATE].size)
+    targets[STATE] = [(0, memoryview(state))]
+    for name, written in manifest.files.items():
+        read = store.fill(f"{place.name}/{name}", written.size, targets.get(name, ()))
+        check(read, written, name)
+    skeletons = json.loads(state)
     return Found(
         step=place.step,
         saved_by=place.attempt,
         world_size=manifest.world_size,
         fingerprint=dict(manifest.fingerprint),
-        shared=unflatten(state["shared"], _named(tensors, "shared/")),
-        own=unflatten(state["own"][0 if new_rank else rank], _named(tensors, own)),
+        shared=unflatten(skeletons["shared"], _named(tensors, "shared/")),
+        own=unflatten(skeletons["own"][0 if new_rank else rank], _named(tensors, own)),
         new_rank=new_rank,
     )
 
 
-def _pieces_by_file(
-    manifest: Manifest, wanted: Mapping[str, Tensor]
-) -> dict[str, dict[str, PieceRecord]]:
-    """For each file the pieces of wanted tensors in it, by tensor."""
-    found: dict[str, dict[str, PieceRecord]] = {}
-    for name in wanted:
+def _targets(
+    manifest: Manifest, tensors: Mapping[str, Tensor]
+) -> dict[str, list[tuple[int, memoryview]]]:
+    """For each file, where in it bytes of `tensors` begin and the memory that they belong in."""
+    found: dict[str, list[tuple[int, memoryview]]] = {}
+    for name, tensor in tensors.items():
         for piece in manifest.tensors[name].pieces:
-            found.setdefault(piece.file, {})[name] = piece
+            rows = tensor.narrow(0, piece.offset, piece.rows) if tensor.dim() else tensor
+            memory = rows.flatten().view(torch.uint8).numpy().data
+            found.setdefault(piece.file, []).append((piece.begin, memory))
     return found
-
-
-def _fill(
-    tensors: Mapping[str, Tensor], pieces: Mapping[str, PieceRecord], held: Mapping[str, Tensor]
-) -> None:
-    """Copy `pieces` of `tensors` out of what a file holds."""
-    for name, piece in pieces.items():
-        target, source = tensors[name], held[piece.key]
-        if target.dim():
-            target = target.narrow(0, piece.offset, piece.rows)
-        if (target.shape, target.dtype) != (source.shape, source.dtype):
-            reason = f"{piece.file} holds {piece.key} in another shape or dtype than the manifest"
-            raise DamagedError(Rejection.UNREADABLE, reason)
-        target.copy_(source)
 
 
 def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import msgspec
@@ -73,6 +74,8 @@ class PieceRecord:
     key: str
     offset: int
     rows: int
+    begin: int
+    """Where in the file its bytes begin, so that no one has to trust the file's own header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,19 +200,31 @@ def _check_save(manifest: Manifest, place: Place, run_id: str) -> None:
 def _contradictions(manifest: Manifest) -> list[str]:
     """What cannot be true of any checkpoint."""
     found = [] if STATE in manifest.files else [f"no {STATE}"]
+    spans: dict[str, list[tuple[int, int]]] = {}
     for name, tensor in manifest.tensors.items():
         if tensor.dtype not in DTYPES:
             found.append(f"{name} has unknown dtype {tensor.dtype!r}")
             continue
-        found += [
-            f"{name} has a piece in {piece.file}, which is not listed"
-            for piece in tensor.pieces
-            if piece.file not in manifest.files
-        ]
         spec = Spec(tensor.dtype, tensor.shape)
         if not _covered(tensor.pieces, spec.rows):
             found.append(f"the pieces of {name} do not make up its {spec.rows} rows")
-    return found
+        for piece in tensor.pieces:
+            end = piece.begin + spec.of_rows(piece.rows).size_bytes
+            spans.setdefault(piece.file, []).append((piece.begin, end))
+    return found + [
+        problem for file, held in spans.items() for problem in _misfits(manifest, file, held)
+    ]
+
+
+def _misfits(manifest: Manifest, file: str, spans: list[tuple[int, int]]) -> list[str]:
+    """Why pieces cannot all be where they are said to be in a file."""
+    if file not in manifest.files:
+        return [f"pieces are in {file}, which is not listed"]
+    spans.sort()
+    apart = all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+    if spans[0][0] < 0 or spans[-1][1] > manifest.files[file].size or not apart:
+        return [f"pieces in {file} overlap, or exceed it"]
+    return []
 
 
 def _covered(pieces: Sequence[PieceRecord], rows: int) -> bool:

@@ -9,9 +9,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.checkpoint.tree import DTYPE_NAMES, DTYPES
@@ -168,18 +165,3 @@ def header(pieces: Sequence[Piece], metadata: Mapping[str, str]) -> bytes:
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text
-
-
-def read(data: NDArray[np.uint8]) -> dict[str, Tensor]:
-    """The tensors of a safetensors file that lies in `data`, as views of it. `ValueError` if none."""
-    length = int.from_bytes(data[:_LENGTH_BYTES].tobytes(), "little")
-    begin = _LENGTH_BYTES + length
-    entries = json.loads(data[_LENGTH_BYTES:begin].tobytes())
-    entries.pop("__metadata__", None)
-    values = torch.from_numpy(data)
-    tensors: dict[str, Tensor] = {}
-    for name, entry in entries.items():
-        start, end = entry["data_offsets"]
-        part = values[begin + start : begin + end]
-        tensors[name] = part.view(DTYPES[entry["dtype"]]).view(entry["shape"])
-    return tensors

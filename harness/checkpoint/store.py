@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
-import numpy as np
 import xxhash
 from fsspec.core import split_protocol, url_to_fs
-from numpy.typing import NDArray
 
 from harness.checkpoint.lineage import Chain, Departure, chain
 from harness.checkpoint.manifest import COMMIT, FileRecord, Place
@@ -176,15 +174,20 @@ class Store:
         """A small file, whole."""
         return bytes(self.files.cat_file(self.path(name)))
 
-    def load(self, name: str, size: int) -> NDArray[np.uint8]:
-        """A file that should have `size` bytes; one more if it has more, fewer if it has fewer."""
-        buffer = np.empty(size + 1, dtype=np.uint8)
-        view = buffer.data
-        filled = 0
+    def fill(self, name: str, size: int, targets: Iterable[tuple[int, memoryview]]) -> FileRecord:
+        """Read a file that should have `size` bytes; its size and checksum as they were found.
+
+        Bytes from where a target begins go into its view, for as long as that is; targets do not
+        overlap. A file that is too long counts one byte too many.
+        """
+        checksum = xxhash.xxh3_128()
+        position = 0
         with self.files.open(self.path(name), "rb") as file:
-            while filled <= size and (count := file.readinto(view[filled:])):
-                filled += count
-        return buffer[:filled]
+            for begin, view in sorted(targets, key=lambda target: target[0]):
+                position += _skip(file, begin - position, checksum)
+                position += _read(file, view, checksum)
+            position += _skip(file, size + 1 - position, checksum)
+        return FileRecord(position, checksum.hexdigest())
 
     def size(self, name: str) -> int | None:
         """Bytes of a file, or None where it is missing."""
@@ -229,6 +232,30 @@ def _portions(chunks: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
         view = memoryview(chunk)
         for start in range(0, len(view), _CHUNK_BYTES):
             yield view[start : start + _CHUNK_BYTES]
+
+
+def _read(file: Any, view: memoryview, checksum: xxhash.xxh3_128) -> int:
+    """Fill `view` as far as the file goes; the number of bytes that it had."""
+    filled = 0
+    while filled < len(view):
+        count = file.readinto(view[filled : filled + _CHUNK_BYTES])
+        if not count:
+            break
+        checksum.update(view[filled : filled + count])
+        filled += count
+    return filled
+
+
+def _skip(file: Any, count: int, checksum: xxhash.xxh3_128) -> int:
+    """Read past `count` bytes; the number of bytes that there were."""
+    scratch = memoryview(bytearray(min(count, _CHUNK_BYTES)))
+    passed = 0
+    while passed < count:
+        got = _read(file, scratch[: count - passed], checksum)
+        if not got:
+            break
+        passed += got
+    return passed
 
 
 def _fsync(file: Any) -> None:

@@ -87,6 +87,16 @@ def test_a_damaged_cache_is_dropped_and_made_again(
         assert following.fold == straight(run_dir)
 
 
+def test_no_flipped_bit_is_taken_for_a_count(run_dir: RunDir):
+    lay_down(run_dir, split_by_writer(walk(4, 60)))
+    with Following(run_dir) as following:
+        following.poll(EVER)
+    good = run_dir.fold.read_bytes()
+    for place in range(0, len(good), 23):
+        run_dir.fold.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+        assert Following(run_dir).fold == Fold()
+
+
 def test_a_cache_made_by_other_code_is_dropped(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch):
     lay_down(run_dir, split_by_writer(walk(5, 60)))
     with Following(run_dir) as following:

@@ -43,6 +43,7 @@ from harness.events import (
 )
 from harness.fold import Fold
 from harness.journal import read
+from harness.ledger import Ledger
 from harness.phases import NEXT_PHASE, PRODUCTIVE, Phase, diagram
 from harness.recovery import Restart, Stage
 from harness.rundir import RunDir
@@ -378,17 +379,18 @@ def test_a_late_step_of_a_dead_attempt_is_done_in_no_time_and_can_be_resumed_fro
 
 
 def test_a_step_of_the_dead_that_comes_after_others_went_on_is_lost_at_once():
-    folded = timeline(
-        log(
-            *start(),
-            (10, 1, KILLED),
-            (12, 2, AttemptStarted(2)),
-            (13, 2, RestoreStarted()),
-            (14, 2, TrainingResumed(1, Tier.STORAGE, 1)),
-            (14.5, 1, step(2)),
-            (15, 2, step(2)),
-        )
+    entries = log(
+        *start(),
+        (10, 1, KILLED),
+        (12, 2, AttemptStarted(2)),
+        (13, 2, RestoreStarted()),
+        (14, 2, TrainingResumed(1, Tier.STORAGE, 1)),
+        (14.5, 1, step(2)),
+        (15, 2, step(2)),
     )
+    before = timeline(entries[:-1]).account.ledger
+    assert (before.step, before.useful_steps, before.lost_steps) == (1, 2, 1)
+    folded = timeline(entries)
     assert numbers(folded.kept) == [(1, 1), (2, 2)]
     assert numbers(folded.lost) == [(1, 2)]
     ledger = folded.account.ledger
@@ -427,6 +429,7 @@ def test_a_run_taken_up_after_it_finished_was_down_in_between():
 def test_an_attempt_that_fails_before_a_step_is_burnt_unless_a_fault_was_in_it():
     entries = log(
         *start(),
+        (8, 1, step(2)),
         (10, 1, KILLED),
         (11, 2, AttemptStarted(2)),
         (12, 2, FailureDetected(0, Cause.EXCEPTION, "connection refused")),
@@ -442,6 +445,7 @@ def test_an_attempt_that_fails_before_a_step_is_burnt_unless_a_fault_was_in_it()
     assert [record.burnt for record in recovery.records] == [False, True, False]
     assert [record.next_attempt for record in recovery.records] == [2, 3, 4]
     assert [record.recovery_ns for record in recovery.records] == [12 * S, None, 12 * S]
+    assert [record.lost_steps for record in recovery.records] == [1, 0, 0]
     assert recovery.burnt == 1
     assert recovery.until_first_step.count == 2
     # every nanosecond of the outage is in one stage of one record
@@ -531,6 +535,63 @@ def test_a_failed_save_and_a_deleted_one_are_counted():
     assert account.checkpoints.deleted == 1
     assert account.checkpoints.under_way == []
     assert account.ledger.saved == {}
+
+
+def test_a_save_that_died_with_its_attempt_is_no_longer_under_way_when_the_next_one_saves():
+    account = timeline(
+        log(
+            *start(),
+            (9, 1, SaveStarted(1, Tier.STORAGE)),
+            (10, 1, KILLED),
+            (11, 2, AttemptStarted(2)),
+            (12, 2, RestoreStarted()),
+            (13, 2, TrainingResumed(0, None)),
+            (14, 2, step(1)),
+            (14, 2, SaveStarted(1, Tier.STORAGE)),
+        )
+    ).account
+    assert [save.attempt for save in account.checkpoints.under_way] == [2]
+
+
+def test_word_of_the_old_ranks_that_comes_late_does_not_set_the_way_back_back():
+    (record,) = timeline(
+        log(
+            *start(),
+            (10, 1, KILLED),
+            (11, 2, AttemptStarted(2)),
+            (12, 2, RanksSpawned(2, warm=True)),
+            (12.5, 1, RanksStopped()),
+            (13, 2, RestoreStarted()),
+        )
+    ).account.recovery.records
+    assert record.phases == {
+        Stage.DETECT: 2 * S,
+        Stage.TEARDOWN: S,
+        Stage.SPAWN: S,
+        Stage.INIT: S,
+    }
+
+
+def test_deleting_what_an_attempt_that_was_rolled_back_saved_forgets_nothing_that_exists():
+    ledger = Ledger()
+    for attempt in (1, 2):
+        ledger.resume(0, at_ns=0, productive_ns=10 * attempt - 10)
+        ledger.finish(1, at_ns=10 * attempt, productive_ns=10 * attempt)
+        ledger.save(1, attempt)
+    ledger.forget(1, attempt=1)
+    assert ledger.saved == {1: (2, (1, 10, 20))}
+    ledger.forget(1, attempt=2)
+    assert ledger.saved == {}
+
+
+def test_a_save_beyond_the_step_that_was_resumed_from_has_no_mark_any_more():
+    ledger = Ledger()
+    ledger.finish(1, at_ns=10, productive_ns=10)
+    ledger.finish(2, at_ns=20, productive_ns=20)
+    ledger.save(2, attempt=1)
+    ledger.resume(1, at_ns=30, productive_ns=20)
+    assert ledger.saved == {}
+    assert ledger.lost_ns == 10
 
 
 def test_what_a_rank_says_of_itself_is_kept_by_rank():
@@ -673,7 +734,11 @@ def test_a_fold_that_lists_little_counts_the_same(entries: list[Entry]):
         brief.feed(entry)
     whole = timeline(entries).account
     assert (brief.meter, brief.ledger) == (whole.meter, whole.ledger)
-    assert brief.recovery.records == whole.recovery.records[-2:]
+    assert brief.recovery.failures == whole.recovery.failures
+    assert brief.recovery.restarts == whole.recovery.restarts
+    assert brief.faults.states == whole.faults.states
+    ends = [(record.attempt, record.failed_at_ns) for record in whole.recovery.records[-2:]]
+    assert [(record.attempt, record.failed_at_ns) for record in brief.recovery.records] == ends
     assert len(brief.faults.records) <= 2
 
 

@@ -82,7 +82,7 @@ def digests_of_samples(path):
             "samples"
         ]
         for entry in read(RunDir.at(path))
-        if isinstance(entry.event, StateDigested)
+        if isinstance(entry.event, StateDigested) and "samples" in entry.event.components
     }
 
 

@@ -101,6 +101,7 @@ def test_the_companions_of_a_killed_launcher_die_too(bench: Bench):
     bench.told()
     until(lambda: len(_companions(run.pid)) == 2, "exporter and injector run")
     run.signal(signal.SIGKILL)
+    assert run.wait() == -signal.SIGKILL
     until(lambda: not bench.zygote.below(), "all that the launcher started is gone", 5.0)
 
 

@@ -121,6 +121,7 @@ def test_a_stopped_fork_server_dies_with_its_launcher(bench: Bench):
     bench.pids(1, 2)
     os.kill(_fork_server(run.pid), signal.SIGSTOP)
     run.signal(signal.SIGKILL)
+    assert run.wait() == -signal.SIGKILL
     until(lambda: not bench.zygote.below(), "all that the launcher started is gone", 5.0)
 
 

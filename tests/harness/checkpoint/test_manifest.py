@@ -25,7 +25,7 @@ SHARD = "shard-00000-of-00001.safetensors"
 
 
 def manifest(**changes) -> Manifest:
-    tensor = TensorRecord("F32", (4, 2), (PieceRecord(SHARD, "shared/w", 0, 4),))
+    tensor = TensorRecord("F32", (4, 2), (PieceRecord(SHARD, "shared/w", 0, 4, 64),))
     fields = {
         "schema": 1,
         "run_id": "run",
@@ -73,7 +73,9 @@ def test_manifest_and_commit_come_back():
 
     assert decode_commit(encode_commit(commit)) == commit
     assert decode_manifest(data, commit, PLACE, "run") == manifest(
-        tensors={"shared/w": TensorRecord("F32", (4, 2), [PieceRecord(SHARD, "shared/w", 0, 4)])}
+        tensors={
+            "shared/w": TensorRecord("F32", (4, 2), [PieceRecord(SHARD, "shared/w", 0, 4, 64)])
+        }
     )
 
 
@@ -115,7 +117,7 @@ def test_fields_of_a_newer_version_are_passed_over():
         (
             {"files": {STATE: FileRecord(1, "a")}},
             Rejection.UNREADABLE,
-            f"shared/w has a piece in {SHARD}, which is not listed",
+            f"pieces are in {SHARD}, which is not listed",
         ),
         (
             {"tensors": {"shared/w": TensorRecord("F12", (4,), ())}},
@@ -138,10 +140,27 @@ def test_a_manifest_that_cannot_be_true_is_rejected(changes, rejection, said):
     "pieces", [[], [(0, 3)], [(1, 3)], [(0, 2), (3, 1)], [(0, 3), (2, 2)], [(0, 5), (5, -1)]]
 )
 def test_pieces_that_do_not_make_up_the_tensor_are_found(pieces):
-    records = [PieceRecord(SHARD, "shared/w", offset, rows) for offset, rows in pieces]
+    records = [PieceRecord(SHARD, "shared/w", offset, rows, 8 * offset) for offset, rows in pieces]
     data, commit = committed(manifest(tensors={"shared/w": TensorRecord("F32", (4, 2), records)}))
 
     with pytest.raises(DamagedError, match="do not make up its 4 rows"):
+        decode_manifest(data, commit, PLACE, "run")
+
+
+@pytest.mark.parametrize(
+    "begins",
+    [(64, 79), (64, 85), (-1, 80), (64, 64)],
+    ids=["overlap", "exceed", "before", "same"],
+)
+def test_pieces_that_cannot_be_where_they_are_said_to_be_are_found(begins):
+    first, second = begins
+    halves = [
+        PieceRecord(SHARD, "shared/w", 0, 2, first),
+        PieceRecord(SHARD, "shared/w", 2, 2, second),
+    ]
+    data, commit = committed(manifest(tensors={"shared/w": TensorRecord("F32", (4, 2), halves)}))
+
+    with pytest.raises(DamagedError, match=f"pieces in {SHARD} overlap, or exceed it"):
         decode_manifest(data, commit, PLACE, "run")
 
 

@@ -69,6 +69,10 @@ def test_a_checkpoint_is_shards_and_three_files_that_name_one_save(run):
                 "part": "0",
             }
     manifest = json.loads((directory / "manifest.json").read_text())
+    begins = [manifest["tensors"]["shared/model/weight"]["pieces"][n].pop("begin") for n in (0, 1)]
+    for rank, begin in enumerate(begins):
+        shard = (directory / f"shard-{rank:05d}-of-00002.safetensors").read_bytes()
+        assert shard[begin : begin + 64] == torch.full((4, 4), 10.0).numpy().tobytes()
     assert manifest["tensors"]["shared/model/weight"] == {
         "dtype": "F32",
         "shape": [8, 4],

@@ -99,11 +99,20 @@ def test_what_is_written_is_recorded_with_size_and_checksum(store):
     assert bytes(store.load("f", 7)) == b"abcdefg"
 
 
-def test_a_file_that_is_longer_or_shorter_than_it_should_be_is_seen(store):
-    store.write("f", [b"abcdefg"])
-    assert len(store.load("f", 6)) == 7
-    assert len(store.load("f", 9)) == 7
-    assert (store.size("f"), store.size("none")) == (7, None)
+def test_a_file_fills_what_it_is_read_for_and_all_of_it_counts(store):
+    written = store.write("f", [b"header", b"abc", b"--", b"de"])
+    first, second = bytearray(3), bytearray(2)
+
+    read = store.fill("f", 13, [(11, memoryview(second)), (6, memoryview(first))])
+
+    assert (bytes(first), bytes(second), read) == (b"abc", b"de", written)
+
+
+@pytest.mark.parametrize(("length", "counted"), [(0, 0), (7, 7), (12, 12), (14, 14), (99, 14)])
+def test_a_file_that_is_longer_or_shorter_than_it_should_be_is_seen(store, length, counted):
+    store.write("f", [bytes(length)])
+    assert store.fill("f", 13, [(6, memoryview(bytearray(3)))]).size == counted
+    assert (store.size("f"), store.size("none")) == (length, None)
 
 
 def test_places_are_found_by_number_whatever_else_lies_about(store):
