@@ -101,8 +101,11 @@ def _measured(job: Job) -> Measured:
         began = time.monotonic()
         with (Path(folder) / "output").open("wb") as output, _launched(job, run_dir, output):
             _until_recovered(job, run_dir)
-        entries = journal.read(run_dir)
-    return _counted(job, entries, time.monotonic() - began)
+        result = _counted(job, journal.read(run_dir), time.monotonic() - began)
+        if len(result.restarts_s) < job.kills:
+            lines = (Path(folder) / "output").read_text(errors="replace").splitlines()
+            print(f"{job.tool} did not recover; it said last:", *lines[-10:], sep="\n  ")
+    return result
 
 
 @contextmanager
