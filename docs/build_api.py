@@ -1,0 +1,90 @@
+"""Writes `docs/api.md` from the code: `python docs/build_api.py`. A test holds the page against it."""
+
+import inspect
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+
+import harness
+from harness import events, settings
+from harness.metrics import FAMILIES
+
+PAGE = Path(__file__).with_name("api.md")
+EXIT_CODES = {
+    **{code: f"the run {outcome}" for outcome, code in events.EXIT_CODES.items()},
+    2: "the command was wrong; nothing was started",
+}
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join(
+        [
+            "# What is public",
+            "",
+            "Written by `python docs/build_api.py`. What stands here changes only with a line in",
+            "`CHANGELOG.md`: names to import, settings, events and their fields, metrics, exit codes.",
+            "Everything else may change at any time. Every file carries the `schema` of its form;",
+            "readers accept all older ones.",
+            "",
+            *_section("Names to import", ["name", "what it is"], _names()),
+            *_section("Settings", ["setting", "default", "environment"], _settings()),
+            *_section("Events", ["event", "fields"], _events()),
+            *_section("Metrics", ["metric", "type", "labels", "meaning"], _metrics()),
+            *_section("Exit codes", ["code", "meaning"], _exit_codes()),
+        ]
+    )
+
+
+def _section(title: str, heads: list[str], rows: Iterable[list[str]]) -> list[str]:
+    lines = [f"## {title}", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    return [*lines, *(f"| {' | '.join(cell or '–' for cell in row)} |" for row in rows), ""]
+
+
+def _names() -> Iterable[list[str]]:
+    for name in sorted(harness.__all__):
+        public = getattr(harness, name)
+        if name != "Job":  # made by `join`
+            yield [f"`{name}{_signature(public)}`", _first_sentence(public)]
+        for method, value in vars(public).items() if inspect.isclass(public) else ():
+            called = value.__func__ if isinstance(value, classmethod) else value
+            if inspect.isfunction(called) and not method.startswith("_"):
+                yield [f"`{name}.{method}{_signature(called)}`", _first_sentence(called)]
+
+
+def _settings() -> Iterable[list[str]]:
+    for key, default in settings.DEFAULTS.items():
+        yield [f"`{key}`", f"`{default!r}`", f"`{settings.ENVIRONMENT_PREFIX}{key.upper()}`"]
+
+
+def _events() -> Iterable[list[str]]:
+    for name, kind in sorted(events.event_types().items()):
+        yield [f"`{name}`", ", ".join(f"`{field.name}`" for field in fields(kind))]
+
+
+def _metrics() -> Iterable[list[str]]:
+    for family in FAMILIES.values():
+        yield [f"`{family.name}`", family.kind, ", ".join(family.labels), family.help]
+
+
+def _exit_codes() -> Iterable[list[str]]:
+    return ([f"`{code}`", meaning] for code, meaning in sorted(EXIT_CODES.items()))
+
+
+def _signature(public: object) -> str:
+    """Parameters alone: what they are is in the code's own types."""
+    parameters = inspect.signature(public).parameters.values()  # type: ignore[arg-type]  # callables alone come here
+    names = [
+        f"{'**' if one.kind is one.VAR_KEYWORD else ''}{one.name}{'' if one.default is one.empty else '=…'}"
+        for one in parameters
+        if one.name != "self"
+    ]
+    return f"({', '.join(names)})"
+
+
+def _first_sentence(public: object) -> str:
+    return (inspect.getdoc(public) or "").split("\n\n")[0].replace("\n", " ")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
