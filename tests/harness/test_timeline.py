@@ -537,6 +537,14 @@ def test_a_failed_save_and_a_deleted_one_are_counted():
     assert account.ledger.saved == {}
 
 
+def test_a_step_that_an_attempt_does_again_without_a_resume_is_taken_as_going_back_before_it():
+    folded = timeline(log(*start(), (10, 1, step(2)), (13, 1, step(3)), (15, 1, step(2))))
+    assert numbers(folded.kept) == [(1, 1), (1, 2)]
+    assert numbers(folded.lost) == [(1, 2), (1, 3)]
+    assert stretches(folded)[-2:] == [("work", 8, 13, "lost"), ("work", 13, 15)]
+    assert folded.account.lost_ns == 5 * S
+
+
 def test_a_save_that_died_with_its_attempt_is_no_longer_under_way_when_the_next_one_saves():
     account = timeline(
         log(
