@@ -16,7 +16,7 @@ from harness.checkpoint.commit import pack
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.messages import Channel, Messages
 from harness.checkpoint.policy import Answer, Decision, decide, due
-from harness.checkpoint.share import Report, Share, take
+from harness.checkpoint.share import Plan, Report, Share, plan, take
 from harness.checkpoint.store import Store
 from harness.checkpoint.writer import Records, Writer, said, warn
 from harness.events import SaveStarted, SaveUnblocked, Tier
@@ -69,6 +69,7 @@ class Saver:
         self._deadline_s = deadline_s
         self._channel = Channel(messages, f"save-{attempt}/")
         self._buffers = Buffers()
+        self._reserved = False
         self._waiting = False
         self._questions = 0
         self._trials: dict[int, int] = {}
@@ -94,11 +95,12 @@ class Saver:
     ) -> bool:
         """Save the state after `step` finished steps if that is due; called by all ranks alike.
 
-        True if the state is on its way to the storage, or there. `shared` and `own` give the trees
-        and are called only if a copy is taken. With `force` (the last save of an attempt) this
+        True if the state is on its way to the storage, or there. `shared` and `own` give the trees;
+        they are called when a copy is taken, and once before to see how large it will be. With `force` (the last save of an attempt) this
         waits for the one in flight and then saves, unless that was of this very step.
         """
         if not (force or self._waiting or due(step, self._every_steps)):
+            self._reserve(shared, own)
             return False
         if force:
             self._wanted = step
@@ -192,6 +194,20 @@ class Saver:
         else:
             self._report_failure(number, failure or "is still writing")
 
+    def _reserve(self, shared: Callable[[], Any], own: Callable[[], Any]) -> None:
+        """Get the memory for the first copy before that is due; once."""
+        if self._reserved or self._every_steps == 0:
+            return
+        self._reserved = True
+        try:
+            planned = self._plan(shared, own)
+            self._buffers.reserve(planned.parts, planned.tensors)
+        except Exception as error:  # noqa: BLE001  # the save itself will fail, and be told
+            warn(f"rank {self._rank} has a state that it will not be able to save: {said(error)}")
+
+    def _plan(self, shared: Callable[[], Any], own: Callable[[], Any]) -> Plan:
+        return plan(shared(), own(), self._rank, self._world_size, self._store.shard_bytes)
+
     def _copied(
         self, place: Place, shared: Callable[[], Any], own: Callable[[], Any]
     ) -> tuple[Share | None, str | None]:
@@ -201,16 +217,8 @@ class Saver:
             return None, f"is still writing the state of step {writing}"
         try:
             reach(Point.SAVE_COPY)
-            share = take(
-                shared(),
-                own(),
-                place,
-                self._store.run_id,
-                self._rank,
-                self._world_size,
-                self._store.shard_bytes,
-                self._buffers,
-            )
+            planned = self._plan(shared, own)
+            share = take(planned, place, self._store.run_id, self._buffers)
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise  # the process is asked to end; that is no failure of the save
         except BaseException as error:  # noqa: BLE001  # some checkpoint errors are no `Exception`

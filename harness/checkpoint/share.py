@@ -57,24 +57,42 @@ class Report:
     layout: str = ""
 
 
-def take(
-    shared: Any,
-    own: Any,
-    place: Place,
-    run_id: str,
-    rank: int,
-    world_size: int,
-    shard_bytes: int,
-    buffers: Buffers,
-) -> Share:
-    """Copy this rank's share of the state into `buffers`. Raises `StateError`."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one rank is to copy, and into which files it goes."""
+
+    rank: int
+    world_size: int
+    parts: Sequence[Sequence[Piece]]
+    tensors: Mapping[str, Tensor]
+    """The job's own memory, by name in the checkpoint."""
+    shared: Any
+    own: Any
+    layout: str
+
+
+def plan(shared: Any, own: Any, rank: int, world_size: int, shard_bytes: int) -> Plan:
+    """Rank `rank`'s share of the state in these two trees. Raises `StateError`."""
     flat, mine = flatten(shared), flatten(own)
     common = _prefixed("shared/", flat.tensors)
     private = _prefixed(f"rank-{rank}/", mine.tensors)
     layout = shards.specs(common)
     pieces = shards.share(layout, rank, world_size) + shards.whole(shards.specs(private))
-    parts = shards.files(pieces, shard_bytes)
-    copied = buffers.take(parts, {**common, **private})
+    return Plan(
+        rank=rank,
+        world_size=world_size,
+        parts=shards.files(pieces, shard_bytes),
+        tensors={**common, **private},
+        shared=flat.skeleton,
+        own=mine.skeleton,
+        layout=_digest(layout),
+    )
+
+
+def take(planned: Plan, place: Place, run_id: str, buffers: Buffers) -> Share:
+    """Copy the share into `buffers`, now."""
+    rank, world_size = planned.rank, planned.world_size
+    copied = buffers.take(planned.parts, planned.tensors)
     save = {"run_id": run_id, "step": str(place.step), "attempt": str(place.attempt)}
     return Share(
         rank=rank,
@@ -85,11 +103,11 @@ def take(
                 shards.header(part, {**save, "rank": str(rank), "part": str(number)}),
                 data,
             )
-            for number, (part, data) in enumerate(zip(parts, copied, strict=True))
+            for number, (part, data) in enumerate(zip(planned.parts, copied, strict=True))
         ],
-        shared=flat.skeleton,
-        own=mine.skeleton,
-        layout=_digest(layout),
+        shared=planned.shared,
+        own=planned.own,
+        layout=planned.layout,
     )
 
 
@@ -99,9 +117,11 @@ def write(share: Share, place: Place, store: Store) -> Report:
     tensors: dict[str, TensorRecord] = {}
     for shard in share.shards:
         files[shard.name] = store.write(f"{place.name}/{shard.name}", _content(shard))
+        begin = len(shard.header)
         for piece in shard.pieces:
             before = tensors[piece.name].pieces if piece.name in tensors else ()
-            where = PieceRecord(shard.name, piece.name, piece.start, piece.rows)
+            where = PieceRecord(shard.name, piece.name, piece.start, piece.rows, begin)
+            begin += piece.part.size_bytes
             tensors[piece.name] = TensorRecord(piece.spec.dtype, piece.spec.shape, (*before, where))
     store.sync(place.name)
     shared = json.dumps(share.shared, allow_nan=False) if share.rank == 0 else ""

@@ -497,11 +497,38 @@ def test_the_slot_shows_that_a_rank_saves_and_then_steps_again(run, tmp_path):
         assert marks == [Mark.SAVING, Mark.STEPPING]
 
 
-def test_when_nothing_is_due_nothing_is_asked_and_no_state_is_taken(run):
-    def body(rank: Rank) -> int:
-        before = rank.saver._questions
-        for step in (1, 2, 3):
-            assert not rank.saver.at_step(step, pytest.fail, pytest.fail)
-        return rank.saver._questions - before
+def test_when_nothing_is_due_nothing_is_asked_and_the_state_is_looked_at_once(run):
+    def body(rank: Rank) -> tuple[int, list[str]]:
+        looked: list[str] = []
 
-    assert run.attempt(body, every_steps=10) == [0, 0]
+        def state() -> object:
+            looked.append("shared")
+            return shared(1.0)
+
+        for step in (1, 2, 3):
+            assert not rank.saver.at_step(step, state, lambda: own(rank.rank, 1.0))
+        return rank.saver._questions, looked
+
+    assert run.attempt(body, every_steps=10) == [(0, ["shared"])] * 2
+    assert run.attempt(body, every_steps=0) == [(0, [])] * 2
+
+
+def test_the_memory_for_the_first_save_is_there_before_it_is_due(run):
+    def body(rank: Rank) -> tuple[int, int]:
+        assert not rank.at(1, rows=1000)
+        rank.saver._buffers._settle()
+        before = rank.saver._buffers.size_bytes
+        assert rank.at(2, rows=1000)
+        assert rank.saver.finish(DEADLINE_S)
+        return before, rank.saver._buffers.size_bytes
+
+    for before, after in run.attempt(body, every_steps=2):
+        assert before == after >= 8000
+
+
+def test_a_state_that_cannot_be_saved_is_told_before_it_is_due_and_stops_nothing(run, capfd):
+    def body(rank: Rank) -> bool:
+        return rank.saver.at_step(1, lambda: {"a": {1}}, dict)
+
+    assert run.attempt(body, 1, every_steps=10) == [False]
+    assert "rank 0 has a state that it will not be able to save" in capfd.readouterr().err
