@@ -825,3 +825,32 @@ def test_the_golden_log_with_torn_lines_and_news_of_a_later_version(tmp_path: Pa
     folded = golden("torn", tmp_path)
     assert numbers(folded.kept) == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 5)]
     assert folded.account.recovery.restarts == {"unknown": 1}
+
+
+def test_the_golden_log_of_a_real_run_with_two_kills(tmp_path: Path):
+    folded = golden("two-kills", tmp_path)
+    account = folded.account
+    assert {phase.value: ns for phase, ns in account.totals.items()} == {
+        "startup": 1_354_088_549,
+        "restore": 873_456_524,
+        "warmup": 511_372_554,
+        "work": 4_304_971_478,
+        "evaluation": 0,
+        "save_stall": 196_552_839,
+        "interrupted": 162_919_703,
+        "restart": 452_476_565,
+        "drain": 1_283_686_095,
+        "down": 0,
+    }
+    assert (account.lost_ns, account.wall_ns) == (596_015_890, 9_139_524_307)
+    assert [n for _, n in numbers(folded.kept)] == list(range(1, 41))
+    assert len(folded.lost) == account.ledger.lost_steps == 6
+    assert account.recovery.restarts == {"signal": 2}
+    recoveries = [record.recovery_ns for record in account.recovery.records]
+    assert recoveries == [837_052_513, 805_678_474]
+    assert [sum(r.phases.values()) for r in account.recovery.records] == recoveries
+    assert [(f.id, f.state.value) for f in account.faults.records] == [
+        ("f1", "confirmed"),
+        ("f2", "confirmed"),
+        ("f3", "skipped"),
+    ]
