@@ -4,10 +4,8 @@ Rank 0 proposes, every rank reads and verifies, and only what all of them could 
 it happens through messages, before any collective, so that no rank can be left waiting in one.
 """
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 
@@ -16,19 +14,13 @@ from harness.checkpoint.load import Found, load, manifest_of
 from harness.checkpoint.manifest import DamagedError, Place
 from harness.checkpoint.messages import Channel, Messages, SilenceError
 from harness.checkpoint.store import Store
-from harness.events import CheckpointRejected, Event, Rejection
+from harness.checkpoint.tell import Records, warn
+from harness.events import CheckpointRejected, Rejection
 from harness.points import Point, reach
 
 
 class RestoreError(ValueError):
     """There is no state that this attempt may start from."""
-
-
-class Records(Protocol):
-    """Where events are written."""
-
-    def write(self, event: Event, /) -> object:
-        """Write one event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +177,7 @@ class _Leader:
         assert bad.rejection is not None
         reason = bad.reason if bad.rank == 0 else f"rank {bad.rank}: {bad.reason}"
         self._recorder.write(CheckpointRejected(place.step, place.attempt, bad.rejection, reason))
-        sys.stderr.write(f"harness: walked past {place.name} ({bad.rejection}): {reason}\n")
+        warn(f"walked past {place.name} ({bad.rejection}): {reason}")
 
     def _refuse_nothing(
         self, resume: str, chain: Chain, accepted: list[Place], committed: list[Place]

@@ -18,7 +18,8 @@ from harness.checkpoint.messages import Channel, Messages
 from harness.checkpoint.policy import Answer, Decision, decide, due
 from harness.checkpoint.share import Plan, Report, Share, plan, take
 from harness.checkpoint.store import Store
-from harness.checkpoint.writer import Records, Writer, said, warn
+from harness.checkpoint.tell import Records, said, warn
+from harness.checkpoint.writer import Writer
 from harness.events import SaveStarted, SaveUnblocked, Tier
 from harness.points import Point, reach
 from harness.slots import Mark, SlotWriter

@@ -1,7 +1,6 @@
 """Where the checkpoints of one run are kept; the only module that touches their storage.
 
-Everything goes through fsspec, except the two promises that it cannot make: that a file appears whole
-or not at all and only if it was not there, and that it is still there after a power cut.
+Everything goes through fsspec, except the two promises that it cannot make: files.py keeps those.
 """
 
 import errno
@@ -9,22 +8,20 @@ import json
 import os
 import re
 import socket
-import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import fsspec
-import xxhash
 from fsspec.core import split_protocol, url_to_fs
 
+from harness.checkpoint.files import create_file, read_through, sync_directory, write_through
 from harness.checkpoint.lineage import Chain, Departure, chain
 from harness.checkpoint.manifest import COMMIT, FileRecord, Place
 
 SCHEMA = 1
-_CHUNK_BYTES = 8 << 20
 _REMOVALS = 10
 _CLAIM = re.compile(r"(\d{5,})\.claim")
 _DEPARTURE = re.compile(r"(\d{5,})\.json")
@@ -68,7 +65,7 @@ class Store:
         """Mark the storage as this run's. Raises `StoreError` if it is another's."""
         self.files.makedirs(self.path(_ATTEMPTS), exist_ok=True)
         if self.create(_RUN, _json({"schema": SCHEMA, "run_id": self.run_id})):
-            _sync_directory(Path(self.root).parent)
+            sync_directory(Path(self.root).parent)
         owner = self._fields(_RUN)["run_id"]
         if owner != self.run_id:
             raise StoreError(
@@ -159,16 +156,8 @@ class Store:
 
     def write(self, name: str, chunks: Iterable[bytes | memoryview]) -> FileRecord:
         """Write a file and make its content durable (not yet its name: `sync`)."""
-        checksum = xxhash.xxh3_128()
-        size = 0
         with self.files.open(self.path(name), "wb") as file:
-            for chunk in _portions(chunks):
-                file.write(chunk)
-                checksum.update(chunk)
-                size += len(chunk)
-            file.flush()
-            _fsync(file)
-        return FileRecord(size, checksum.hexdigest())
+            return write_through(file, chunks)
 
     def read(self, name: str) -> bytes:
         """A small file, whole."""
@@ -180,14 +169,8 @@ class Store:
         Bytes from where a target begins go into its view, for as long as that is; targets do not
         overlap. A file that is too long counts one byte too many.
         """
-        checksum = xxhash.xxh3_128()
-        position = 0
         with self.files.open(self.path(name), "rb") as file:
-            for begin, view in sorted(targets, key=lambda target: target[0]):
-                position += _skip(file, begin - position, checksum)
-                position += _read(file, view, checksum)
-            position += _skip(file, size + 1 - position, checksum)
-        return FileRecord(position, checksum.hexdigest())
+            return read_through(file, size, targets)
 
     def size(self, name: str) -> int | None:
         """Bytes of a file, or None where it is missing."""
@@ -198,11 +181,11 @@ class Store:
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a file whole, durably, and only if it is not there; False if it is."""
-        return _create_file(Path(self.path(name)), data)
+        return create_file(Path(self.path(name)), data)
 
     def sync(self, name: str = "") -> None:
         """Make the names in directory `name` durable; of the root where none is given."""
-        _sync_directory(Path(self.path(name)))
+        sync_directory(Path(self.path(name)))
 
     def _fields(self, name: str) -> dict[str, Any]:
         """A record beside the checkpoints. Raises `StoreError` if it is damaged."""
@@ -224,75 +207,3 @@ class Store:
 
 def _json(fields: dict[str, Any]) -> bytes:
     return json.dumps(fields).encode() + b"\n"
-
-
-def _portions(chunks: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
-    """`chunks` in portions small enough to be hashed while they are still in the cache."""
-    for chunk in chunks:
-        view = memoryview(chunk)
-        for start in range(0, len(view), _CHUNK_BYTES):
-            yield view[start : start + _CHUNK_BYTES]
-
-
-def _read(file: Any, view: memoryview, checksum: xxhash.xxh3_128) -> int:
-    """Fill `view` as far as the file goes; the number of bytes that it had."""
-    filled = 0
-    while filled < len(view):
-        count = file.readinto(view[filled : filled + _CHUNK_BYTES])
-        if not count:
-            break
-        checksum.update(view[filled : filled + count])
-        filled += count
-    return filled
-
-
-def _skip(file: Any, count: int, checksum: xxhash.xxh3_128) -> int:
-    """Read past `count` bytes; the number of bytes that there were."""
-    scratch = memoryview(bytearray(min(count, _CHUNK_BYTES)))
-    passed = 0
-    while passed < count:
-        got = _read(file, scratch[: count - passed], checksum)
-        if not got:
-            break
-        passed += got
-    return passed
-
-
-def _fsync(file: Any) -> None:
-    """Through the disk's cache, where there is a disk behind `file`."""
-    try:
-        descriptor = file.fileno()
-    except (AttributeError, OSError):  # an object store's stream has none
-        return
-    os.fsync(descriptor)
-
-
-# ── what only file:// needs: another storage brings its own two ─────────────────────────────────
-
-
-def _create_file(path: Path, data: bytes) -> bool:
-    """Create-if-absent by a hard link: whole or not at all, and it never replaces anything."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            # A server that answers a repeated request may refuse what it has just done.
-            if temporary.stat().st_nlink != 2:
-                return False
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync_directory(path.parent)
-    return True
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -4,13 +4,11 @@ One save is in flight at a time. Whatever goes wrong here, of whatever kind, end
 nothing else: an event, one line on stderr, and the half-written directory is gone.
 """
 
-import sys
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Protocol
 
 import msgspec
 
@@ -21,14 +19,8 @@ from harness.checkpoint.messages import Channel
 from harness.checkpoint.policy import Progress
 from harness.checkpoint.share import Report, Share, write
 from harness.checkpoint.store import Store
+from harness.checkpoint.tell import Records, said, warn
 from harness.events import CheckpointDeleted, Event, SaveCommitted, SaveFailed, Tier
-
-
-class Records(Protocol):
-    """Where events are written, from any thread."""
-
-    def write(self, event: Event, /) -> object:
-        """Write one event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +162,7 @@ class Writer:
             self._channel.append(f"{flight.number}/reports", pack(report))
             return self._verdict(flight)
         except BaseException as error:  # noqa: BLE001  # some checkpoint errors are no `Exception`
-            return Verdict(False, said(error))
+            return Verdict(False, _why(error))
 
     def _written(self, flight: Flight) -> Report:
         """Write this rank's share; a failure is a report too."""
@@ -185,7 +177,7 @@ class Writer:
                 self._await_begin(flight)
             return write(flight.share, flight.place, self._store)
         except BaseException as error:  # noqa: BLE001  # some checkpoint errors are no `Exception`
-            return Report(self._rank, said(error))
+            return Report(self._rank, _why(error))
 
     def _await_begin(self, flight: Flight) -> None:
         begun, verdict = f"{flight.number}/begun", f"{flight.number}/verdict"
@@ -222,10 +214,10 @@ class Writer:
                 lambda: self._may_commit(flight),
             )
         except BaseException as error:  # noqa: BLE001  # some checkpoint errors are no `Exception`
-            self._tell_failure(flight, said(error))
+            self._tell_failure(flight, _why(error))
             if flight.begun:
                 self._discard(flight.place)
-            return Verdict(False, said(error))
+            return Verdict(False, _why(error))
         self.tell(SaveCommitted(flight.place.step, Tier.STORAGE, size))
         self._retain()
         return Verdict(True)
@@ -263,11 +255,6 @@ class Writer:
             warn(f"leftovers of dead attempts cannot be deleted: {said(error)}")
 
 
-def said(error: BaseException) -> str:
-    """What an error says, on one line of a log."""
-    return f"{type(error).__name__}: {error}" if not isinstance(error, SaveError) else str(error)
-
-
-def warn(line: str) -> None:
-    """One line for people."""
-    sys.stderr.write(f"harness: {line}\n")
+def _why(error: BaseException) -> str:
+    """The reason of a failed save; our own errors need no name."""
+    return str(error) if isinstance(error, SaveError) else said(error)

@@ -8,6 +8,7 @@ from harness import points
 from harness.checkpoint.lineage import Departure
 from harness.checkpoint.restore import RestoreError, choose
 from harness.checkpoint.store import Store
+from harness.checkpoint.tree import DTYPES
 from harness.events import CheckpointRejected, Rejection
 from harness.points import Point
 from tests.harness.checkpoint.world import FullDisk, Log, Rank, Run, together
@@ -48,6 +49,33 @@ def test_every_rank_gets_what_was_saved_and_its_own(run):
         assert (found.own["rank"], found.own["step"]) == (rank, 0.1)
         assert not found.new_rank
     assert run.store().departures()[2] == Departure(1, 10)
+
+
+def test_every_dtype_and_shape_comes_back_to_the_last_bit_from_any_division(run):
+    generator = torch.Generator().manual_seed(1)
+    shapes = [(), (0,), (7,), (1, 9), (13, 1, 3), (2, 0)]
+    saved = {
+        f"{name} {shape}": torch.randint(0, 2, shape, generator=generator).to(dtype)
+        for name, dtype in DTYPES.items()
+        for shape in shapes
+    }
+    saved["turned"] = torch.arange(40.0).view(5, 8).t()
+
+    def body(rank: Rank) -> bool:
+        rank.saver.at_step(1, lambda: saved, lambda: {"mine": saved}, force=True)
+        return rank.saver.finish(20)
+
+    assert run.attempt(body, 3) == [True] * 3
+    for found in run.choose(3):
+        for tree in (found.shared, found.own["mine"]):
+            assert tree.keys() == saved.keys()
+            for name, tensor in saved.items():
+                assert (tree[name].dtype, tree[name].shape) == (tensor.dtype, tensor.shape), name
+                assert bits(tree[name]) == bits(tensor), name
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def test_fewer_ranks_take_their_own_and_more_ranks_take_that_of_rank_0(run):

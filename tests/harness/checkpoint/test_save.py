@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from torch.distributed import HashStore
+from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from harness import points
 from harness.checkpoint.commit import publish
@@ -466,6 +466,26 @@ def test_a_directory_that_was_used_is_never_written_into_nor_removed(run):
 
 
 # ── around it ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_ranks_that_talk_over_tcp_save_restore_and_leave_nothing_behind(run):
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    clients = []
+
+    def connect() -> PrefixStore:
+        clients.append(TCPStore("127.0.0.1", server.port, is_master=False))
+        return PrefixStore("attempt-1", clients[-1])
+
+    def body(rank: Rank) -> bool:
+        for step in range(1, 30):
+            rank.at(step)
+        return rank.save(30)
+
+    assert run.attempt(body, 3, connect=connect, every_steps=1) == [True] * 3
+    found = run.attempt(lambda rank: rank.found, 3, connect=connect)
+
+    assert [(f.step, f.own["rank"]) for f in found] == [(30, 0), (30, 1), (30, 2)]
+    assert not any("save-" in key for key in server.list_keys())
 
 
 def test_messages_are_forgotten(run):

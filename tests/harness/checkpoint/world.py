@@ -75,10 +75,14 @@ class Run:
         resume: str = "auto",
         files: dict[int, LocalFileSystem] | None = None,
         deadline_s: float = DEADLINE_S,
+        connect: Callable[[], Any] | None = None,
         **options: Any,
     ) -> list[Result]:
-        """Run `body` on every rank of a new attempt, on storage `files[rank]` where given."""
-        messages = HashStore()
+        """Run `body` on every rank of a new attempt, on storage `files[rank]` where given.
+
+        The ranks talk through one store in memory, or through what `connect` gives each of them.
+        """
+        together_in = HashStore()
         attempt = self.store().claim_attempt()
 
         def live(rank: int) -> Result:
@@ -86,6 +90,7 @@ class Run:
             if files and rank in files:
                 store = replace(store, files=files[rank])
             place = (rank, world_size, attempt)
+            messages = together_in if connect is None else connect()
             found = choose(store, messages, *place, resume, self.log, deadline_s)
             saver = Saver(store, messages, *place, self.log, deadline_s=deadline_s, **options)
             try:
