@@ -33,7 +33,7 @@ from harness.recorder import boot_id
 from harness.rundir import RunDir
 
 SCRIPT = ("examples/train_gpt.py", "--preset", "tiny", "--steps", "1000000")
-KILL_S = 60.0
+KILL_S = 40.0
 """How long a kill may take on average until a run counts as hanging."""
 STOP_S = 60.0
 WIDTH = 48
