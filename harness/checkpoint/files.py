@@ -38,11 +38,16 @@ def read_through(file: Any, size: int, targets: Iterable[tuple[int, memoryview]]
     """
     checksum = xxhash.xxh3_128()
     position = 0
-    for begin, view in sorted(targets, key=lambda target: target[0]):
+    for begin, view in sorted(targets, key=_place):
         position += _skip(file, begin - position, checksum)
         position += _read(file, view, checksum)
     position += _skip(file, size + 1 - position, checksum)
     return FileRecord(position, checksum.hexdigest())
+
+
+def _place(target: tuple[int, memoryview]) -> tuple[int, int]:
+    """Order in the file; of two that begin alike, one is empty and comes first."""
+    return target[0], len(target[1])
 
 
 def _portions(chunks: Iterable[bytes | memoryview]) -> Iterator[memoryview]:

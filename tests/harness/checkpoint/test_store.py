@@ -103,7 +103,9 @@ def test_a_file_fills_what_it_is_read_for_and_all_of_it_counts(store):
     written = store.write("f", [b"header", b"abc", b"--", b"de"])
     first, second = bytearray(3), bytearray(2)
 
-    read = store.fill("f", 13, [(11, memoryview(second)), (6, memoryview(first))])
+    empty = memoryview(b"")
+    targets = [(11, memoryview(second)), (11, empty), (6, memoryview(first)), (6, empty)]
+    read = store.fill("f", 13, targets)
 
     assert (bytes(first), bytes(second), read) == (b"abc", b"de", written)
 
