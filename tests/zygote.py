@@ -56,11 +56,14 @@ class Zygote:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # That would have C's streams unbuffered too, and hide what nobody flushed.
+        environment = {k: it for k, it in os.environ.items() if k != "PYTHONUNBUFFERED"}
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid())],
                 pass_fds=(theirs.fileno(),),
                 cwd=ROOT,
+                env=environment,
             )
         self._spawner = Spawner(ours, self._process.pid)
         self._statuses: dict[str, int] = {}

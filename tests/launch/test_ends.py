@@ -161,6 +161,42 @@ def test_a_mistake_at_one_step_is_given_up_before_the_budget_is_spent(bench: Ben
     assert "ArithmeticError: no good" in run.printed
 
 
+CULPRIT = """
+import os, time
+rank, pid = os.environ['RANK'], f"pid-{os.environ['RANK']}"
+with open(pid, 'w') as file:
+    file.write(str(os.getpid()))
+if os.environ['HARNESS_ATTEMPT'] == '1':
+    while not (os.path.exists('pid-0') and os.path.exists('pid-1')):
+        time.sleep(0.001)
+    if rank == '0':
+        BYSTANDER
+    CULPRIT
+"""
+"""Rank 0 fails because of rank 1, and before it."""
+LOST = "raise RuntimeError('Connection closed by peer')"
+
+
+def test_a_rank_that_is_killed_is_blamed_though_its_peer_was_seen_to_fail_first(bench: Bench):
+    wait = "while os.path.exists('/proc/' + open('pid-0').read()): pass"
+    script = CULPRIT.replace("BYSTANDER", LOST).replace(
+        "CULPRIT", f"{wait}\n    os.kill(os.getpid(), 9)"
+    )
+    assert bench.launch(bench.write("s.py", script), ranks=2).wait() == 0
+    assert bench.events(FailureDetected) == [FailureDetected(1, Cause.SIGNAL, "killed by SIGKILL")]
+
+
+def test_a_rank_that_still_tidies_up_is_blamed_for_what_it_raised(bench: Bench):
+    wait = "while not glob.glob('run/logs/attempt-1/rank-1.error.json'): time.sleep(0.001)"
+    late = "atexit.register(time.sleep, 1000)\n    raise ValueError('mine')"
+    script = CULPRIT.replace("BYSTANDER", f"import glob\n        {wait}\n        {LOST}")
+    script = "import atexit\n" + script.replace("CULPRIT", late)
+    assert bench.launch(bench.write("s.py", script), ranks=2).wait(8) == 0
+    assert bench.events(FailureDetected) == [
+        FailureDetected(1, Cause.EXCEPTION, "ValueError: mine")
+    ]
+
+
 def test_a_script_that_cannot_start_is_tried_once_more(bench: Bench):
     run = bench.launch("--max-restarts", "20", bench.write("s.py", "import numpi\n"))
     assert run.wait() == 1

@@ -125,6 +125,17 @@ def test_a_stopped_fork_server_dies_with_its_launcher(bench: Bench):
     until(lambda: not bench.zygote.below(), "all that the launcher started is gone", 5.0)
 
 
+def test_ranks_die_with_their_fork_server_though_the_launcher_sleeps(bench: Bench):
+    run = bench.launch("reduce.py", FOR_EVER, ranks=2)
+    pids = bench.pids(1, 2)
+    fork_server = _fork_server(run.pid)
+    run.signal(signal.SIGSTOP)
+    os.kill(fork_server, signal.SIGKILL)
+    until(lambda: dead(pids), "the ranks are dead", 5.0)
+    run.signal(signal.SIGKILL)
+    assert run.wait() == -signal.SIGKILL
+
+
 def test_a_fork_server_that_dies_costs_an_attempt_and_the_next_is_cold(bench: Bench):
     script = bench.write(
         "parent.py",

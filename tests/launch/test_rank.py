@@ -88,16 +88,17 @@ def test_what_is_printed_is_in_the_ranks_own_logs_from_c_too(bench: Bench, flags
     assert "python" not in bench.launched[0].printed
 
 
-def test_what_a_failing_script_left_open_is_in_its_files(bench: Bench):
+@pytest.mark.parametrize("leave", ["raise LookupError('gone')", "sys.exit(3)"])
+def test_what_a_failing_script_left_open_is_in_its_files(bench: Bench, leave: str):
     bench.write("kept.py", "file = open('kept', 'w')\n")
     script = bench.write(
         "s.py",
-        "import atexit, ctypes, threading, time, kept\n"
+        "import atexit, ctypes, sys, threading, time, kept\n"
         "atexit.register(print, 'at exit')\n"
-        "threading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()\n"
+        "threading.Thread(target=lambda: (time.sleep(0.5), print('thread'))).start()\n"
         "ctypes.CDLL(None).puts(b'C')\n"
         "kept.file.write('never closed')\n"
-        "raise LookupError('gone')\n",
+        f"{leave}\n",
     )
     assert bench.launch("--max-restarts", "0", script).wait() == 1
     assert sorted(bench.printed().splitlines()) == ["C", "at exit", "thread"]
