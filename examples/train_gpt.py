@@ -11,7 +11,6 @@ from contextlib import nullcontext
 import torch
 from gpt import GPT, PRESETS, Preset
 from text import Windows, load
-from torch import Tensor
 from torch import distributed as dist
 from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import DataLoader

@@ -126,10 +126,12 @@ class Job:
         evaluation = Evaluation(self._step)
         self._voice.show(mark=Mark.EVALUATING)
         self._voice.tell(events.EvaluationStarted(self._step))
-        yield evaluation
-        self._voice.tell(events.EvaluationFinished(self._step, evaluation.loss))
-        self._voice.show(mark=Mark.STEPPING)
-        self._steplog.pace.set_aside(time.monotonic_ns() - started_ns)
+        try:
+            yield evaluation
+        finally:  # a script may catch what went wrong, and go on
+            self._voice.tell(events.EvaluationFinished(self._step, evaluation.loss))
+            self._voice.show(mark=Mark.STEPPING)
+            self._steplog.pace.set_aside(time.monotonic_ns() - started_ns)
 
     def steps(self, total: int) -> Iterator[int]:
         """Numbers of the steps still to do, up to `total`; the first ever is 1.
