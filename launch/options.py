@@ -46,9 +46,13 @@ WITHOUT_EFFECT = {
     "rdzv_endpoint": "the launcher hosts a fresh store for each attempt",
     "rdzv_conf": "the launcher hosts a fresh store for each attempt",
     "node_rank": "there is one node",
+    "master_addr": "ranks meet on the loopback address",
     "master_port": "each attempt takes a free port",
     "local_addr": "ranks meet on the loopback address",
     "monitor_interval": "deaths are noticed as they happen",
+    "start_method": "ranks are forked from a fork server",
+    "signals_to_handle": "SIGINT stops, SIGTERM and SIGHUP drain",
+    "event_log_handler": "the run's own log has every event",
     "shutdown_timeout": "survivors of a failure are killed at once; see --grace for SIGTERM",
 }
 
@@ -92,7 +96,7 @@ def parse(argv: Sequence[str]) -> Options:
     parser = make_parser()
     asked = parser.parse_args(list(argv))
     defaults = {action.dest: action.default for action in parser._actions}
-    _refuse(asked, defaults)
+    _refuse(asked)
     return Options(
         program=_program(asked),
         ranks=asked.nproc_per_node,
@@ -129,49 +133,18 @@ def make_parser() -> argparse.ArgumentParser:
     )
     if "PET_MAX_RESTARTS" not in os.environ:
         parser.set_defaults(max_restarts=DEFAULT_RESTARTS)
-    group = parser.add_argument_group("the run")
+    _add_run(parser.add_argument_group("the run"))
+    _add_launcher(parser.add_argument_group("the launcher"))
+    return parser
+
+
+def _add_run(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--run",
         type=Path,
         metavar="DIR",
         help="run directory; one that exists is continued (default: runs/<script>-<time>)",
     )
-    _add_settings(group)
-    group.add_argument("--faults", type=Path, metavar="PLAN", help="break the run by this plan")
-    group.add_argument("--tape", type=Path, metavar="FILE", help="break the run by this tape")
-    group = parser.add_argument_group("the launcher")
-    group.add_argument(
-        "--restart-window",
-        type=float,
-        default=DEFAULT_WINDOW_S,
-        metavar="S",
-        help=f"seconds within which --max-restarts counts (default: {DEFAULT_WINDOW_S:g}; restarts: {DEFAULT_RESTARTS})",
-    )
-    group.add_argument(
-        "--grace",
-        type=float,
-        default=DEFAULT_GRACE_S,
-        metavar="S",
-        help=f"seconds for the last save after SIGTERM (default: {DEFAULT_GRACE_S:g})",
-    )
-    group.add_argument(
-        "--preload",
-        default="",
-        metavar="MODULES",
-        help="modules to import once for all ranks, separated by commas",
-    )
-    group.add_argument("--cold", action="store_true", help="start each rank as a fresh interpreter")
-    group.add_argument(
-        "--metrics-port", type=int, metavar="PORT", help="port of /metrics; 0 takes a free one"
-    )
-    group.add_argument(
-        "--no-metrics", dest="metrics", action="store_false", help="serve no /metrics"
-    )
-    group.add_argument("--quiet", action="store_true", help="say only what went wrong")
-    return parser
-
-
-def _add_settings(group: Any) -> None:
     for field in fields(Settings):
         flag = "--" + field.name.replace("_", "-")
         text = f"{SETTINGS_HELP[field.name]} (default: {field.default})"
@@ -179,6 +152,26 @@ def _add_settings(group: Any) -> None:
             group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
         else:
             group.add_argument(flag, metavar="VALUE", help=text)
+    group.add_argument("--faults", type=Path, metavar="PLAN", help="break the run by this plan")
+    group.add_argument("--tape", type=Path, metavar="FILE", help="break the run by this tape")
+
+
+def _add_launcher(group: argparse._ArgumentGroup) -> None:
+    def add(flag: str, **how: Any) -> None:
+        group.add_argument(flag, **how)
+
+    window = f"seconds within which --max-restarts counts (default: {DEFAULT_WINDOW_S:g}"
+    window += f"; restarts: {DEFAULT_RESTARTS})"
+    grace = f"seconds for the last save after SIGTERM (default: {DEFAULT_GRACE_S:g})"
+    preload = "modules to import once for all ranks, separated by commas"
+    port = "port of /metrics; 0 takes a free one (default: the exporter's)"
+    add("--restart-window", type=float, default=DEFAULT_WINDOW_S, metavar="S", help=window)
+    add("--grace", type=float, default=DEFAULT_GRACE_S, metavar="S", help=grace)
+    add("--preload", default="", metavar="MODULES", help=preload)
+    add("--cold", action="store_true", help="start each rank as a fresh interpreter")
+    add("--metrics-port", type=int, metavar="PORT", help=port)
+    add("--no-metrics", dest="metrics", action="store_false", help="serve no /metrics")
+    add("--quiet", action="store_true", help="say only what went wrong")
 
 
 def _settings(asked: argparse.Namespace) -> dict[str, Any]:
@@ -201,11 +194,11 @@ def _program(asked: argparse.Namespace) -> Program:
     return Program(Kind.SCRIPT, target, arguments)
 
 
-def _refuse(asked: argparse.Namespace, defaults: dict[str, Any]) -> None:
+def _refuse(asked: argparse.Namespace) -> None:
     mistakes = [
         f"{_flag(name)} is not supported: {why}"
         for name, why in REFUSED.items()
-        if getattr(asked, name) != defaults[name]
+        if getattr(asked, name)
     ]
     if asked.nnodes not in ("1", "1:1"):
         mistakes.append(
