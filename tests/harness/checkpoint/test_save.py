@@ -102,6 +102,37 @@ def test_rank_0_tells_each_save_from_start_to_commit_with_its_bytes(run):
     ]
 
 
+def test_all_is_durable_before_the_commit_and_the_commit_after_it(run, monkeypatch):
+    fsync, link = os.fsync, os.link
+    done: list[str] = []
+
+    def syncing(descriptor):
+        done.append(Path(f"/proc/self/fd/{descriptor}").readlink().name.split(".json.")[0])
+        fsync(descriptor)
+
+    def linking(source, target):
+        done.append(f"link {target.name}")
+        link(source, target)
+
+    def body(rank: Rank) -> bool:
+        monkeypatch.setattr(os, "fsync", syncing)
+        monkeypatch.setattr(os, "link", linking)
+        return rank.save(10)
+
+    assert run.attempt(body, 1) == [True]
+    assert done == [
+        "shard-00000-of-00001.safetensors",
+        "step-00000010-1",
+        "state.json",
+        "manifest.json",
+        "step-00000010-1",
+        "checkpoints",
+        ".commit",
+        "link commit.json",
+        "step-00000010-1",
+    ]
+
+
 def test_a_shard_above_the_cap_is_split_and_comes_back_whole(run):
     def body(rank: Rank) -> bool:
         rank.saver._store = dataclasses.replace(rank.store, shard_bytes=1500)
