@@ -147,7 +147,8 @@ def _add_run(group: argparse._ArgumentGroup) -> None:
     )
     for field in fields(Settings):
         flag = "--" + field.name.replace("_", "-")
-        text = f"{SETTINGS_HELP[field.name]} (default: {field.default})"
+        text = SETTINGS_HELP[field.name]
+        text += "" if field.default == "" else f" (default: {field.default})"
         if isinstance(field.default, bool):
             group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
         else:

@@ -38,7 +38,7 @@ def world() -> dict[str, object]:
         "sigchld": signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL,
         "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         "cwd": str(Path.cwd()),
-        "loops": [name for name in ("launch", "launch.rank") if name in sys.modules],
+        "ours": [name for name in ("launch", "launch.rank") if name in sys.modules],
     }
 
 
