@@ -62,6 +62,7 @@ def play_forked(program: Program, stacks: str) -> NoReturn:
         torch.default_generator.seed()
         # Set after the fork, OMP_NUM_THREADS does nothing.
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    _forget("launch")
     play(program, stacks)
 
 

@@ -37,7 +37,7 @@ def test_torchrun_s_own_spelling_is_understood(script: str):
 
 def test_every_setting_has_a_flag_and_a_line_of_help(script: str):
     assert set(SETTINGS_HELP) == {field.name for field in fields(Settings)}
-    flags = ["--save-every-steps", "7", "--no-exact", "--resume", "fresh", "--static-batch"]
+    flags = ["--save-every-steps", "7", "--no-exact", "--resume", "fresh"]
     assert parse([*flags, script]).settings == {
         "save_every_steps": "7",
         "exact": False,
