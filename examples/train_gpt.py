@@ -11,6 +11,7 @@ from contextlib import nullcontext
 import torch
 from gpt import GPT, PRESETS, Preset
 from text import Windows, load
+from torch import Tensor
 from torch import distributed as dist
 from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import DataLoader
@@ -73,7 +74,7 @@ def main() -> None:
     sampler = harness.ResumableSampler(
         len(train), preset.batch_size, micro_batches=preset.micro_batches, seed=options.seed
     )
-    loader = DataLoader(
+    loader: DataLoader[list[Tensor]] = DataLoader(
         harness.SeededItems(train, options.seed), batch_sampler=sampler, num_workers=options.workers
     )
     model = job.ddp(GPT(preset).to(job.device))

@@ -1,6 +1,7 @@
 """A job that was killed ends as the job that was not: the proof that everything else rests on."""
 
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -75,7 +76,7 @@ def test_other_numbers_of_ranks_go_on_in_the_same_order_of_samples(job, twin):
                 assert used[step, rank] == reference[step, rank]
 
 
-def digests_of_samples(path):
+def digests_of_samples(path: Path) -> dict[tuple[int, int], str]:
     """Of the ids that each rank used in each step that was kept."""
     return {
         (entry.event.step, int(entry.writer.removeprefix("rank-"))): entry.event.components[
