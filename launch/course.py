@@ -80,9 +80,13 @@ class Course:
 
     def _attempt(self, agent: Agent) -> Ending | None:
         """One attempt, from its number to its last process; None if another is to follow."""
+        try:
+            number = self._claim_attempt()
+        except (OSError, ValueError) as error:
+            return Ending(Outcome.FAILED, f"no attempt can be claimed in the storage: {error}")
         end: End
         try:
-            self._begin(agent)
+            self._begin(agent, number)
             end = self._follow(agent)
         except ForkServerLostError:
             end = Lost()
@@ -95,8 +99,7 @@ class Course:
         stacks.forget_empty(agent.run_dir.incident(agent.attempt))
         return self._conclude(agent, end, fault)
 
-    def _begin(self, agent: Agent) -> None:
-        attempt = self._claim_attempt()
+    def _begin(self, agent: Agent, attempt: int) -> None:
         world_size = agent.ranks.world_size
         self._settle_until = None
         self._recorder.attempt = attempt

@@ -7,7 +7,8 @@ nothing; all that can be refused is refused before the first rank starts.
 import os
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
 from typing import NoReturn
 
 from torch.distributed.run import config_from_args
@@ -116,6 +117,7 @@ class _Launcher:
         self._record = prepared.record
         self._continued = prepared.continued
         self._ranks = ranks
+        self._voice = _Voice()
 
     def run(self, spawner: Spawner) -> Ending:
         """Lead the run to its end, and report it. Raises `UsageError` for storage of another run."""
@@ -181,10 +183,9 @@ class _Launcher:
         return stack.enter_context(Live(self._run_dir))
 
     def _report(self, ending: Ending) -> None:
-        reason = f": {ending.reason}" if ending.reason else ""
-        line = f"{ending.outcome}{reason}"
+        line = f"{ending.outcome}: {ending.reason}" if ending.reason else str(ending.outcome)
         if ending.outcome is Outcome.FAILED:
-            print(f"harness run: {line}", file=sys.stderr, flush=True)  # noqa: T201
+            self._voice.complain(f"harness run: {line}")
         else:
             self._say(line)
         if self._asked.quiet:
@@ -198,7 +199,23 @@ class _Launcher:
 
     def _say(self, line: str) -> None:
         if not self._asked.quiet:
+            self._voice.say(line)
+
+
+class _Voice:
+    """Speaks to whoever listens; that nobody does, or the disk is full, is no reason to stop."""
+
+    def say(self, line: str) -> None:
+        """One thing on standard output."""
+        try:
             print(line, flush=True)  # noqa: T201
+        except OSError:
+            sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
+
+    def complain(self, line: str) -> None:
+        """One thing on standard error."""
+        with suppress(OSError):
+            print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 
 class _Blind:

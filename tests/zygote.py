@@ -74,11 +74,12 @@ class Zygote:
         arguments: Sequence[str | Path],
         directory: Path,
         environment: Mapping[str, str] | None = None,
+        output: Path | None = None,
     ) -> Launched:
         """Run `harness ARGUMENTS…` in `directory`, in a session of its own."""
         self._count += 1
         name = f"harness-{self._count}"
-        output = directory / f"{name}.log"
+        output = output or directory / f"{name}.log"
         order = Order(
             name=name,
             environment=dict(environment or {}),
@@ -140,8 +141,9 @@ def _harness(order: Order) -> NoReturn:
 
     sys.argv = ["harness", *order.arguments]
     status = main(list(order.arguments))
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(status)  # to take apart all that was imported would take 0.3 s more
 
 

@@ -2,6 +2,7 @@
 
 import signal
 import socket
+from pathlib import Path
 
 import psutil
 import pytest
@@ -89,6 +90,29 @@ def test_training_goes_on_without_an_exporter_that_dies(bench: Bench):
         "attempt 1: 1 rank started warm",
     ]
     assert "finished" in lines
+
+
+@pytest.mark.processes
+def test_training_goes_on_though_nothing_can_be_printed(bench: Bench):
+    flags = ("run", "--run", "run", "--no-metrics")
+    script = bench.write("s.py", "print(1)\n")
+    run = bench.zygote.launch([*flags, script], bench.folder, output=Path("/dev/full"))
+    assert run.wait() == 0
+    assert bench.events(RunFinished) == [RunFinished(Outcome.FINISHED)]
+
+
+@pytest.mark.processes
+def test_storage_that_takes_no_attempt_ends_the_run_with_that_reason(bench: Bench):
+    script = bench.write(
+        "s.py",
+        "import os, shutil\n"
+        "shutil.rmtree('run/checkpoints')\n"
+        "open('run/checkpoints', 'w').close()\n"
+        "os._exit(1)\n",
+    )
+    run = bench.launch(script)
+    assert run.wait() == 1
+    assert "failed: no attempt can be claimed in the storage: " in run.printed
 
 
 @pytest.mark.processes
