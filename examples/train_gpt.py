@@ -72,10 +72,10 @@ def main() -> None:
     job = harness.join(seed=options.seed)
     train, held_out = load(options.data, preset.context)
     sampler = harness.ResumableSampler(
-        len(train), preset.batch_size, micro_batches=preset.micro_batches, seed=options.seed
+        len(train), preset.batch_size, micro_batches=preset.micro_batches, seed=job.seed
     )
     loader: DataLoader[list[Tensor]] = DataLoader(
-        harness.SeededItems(train, options.seed), batch_sampler=sampler, num_workers=options.workers
+        harness.SeededItems(train, job.seed), batch_sampler=sampler, num_workers=options.workers
     )
     model = job.ddp(GPT(preset).to(job.device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=preset.learning_rate, betas=(0.9, 0.95))

@@ -4,6 +4,7 @@ Exit status: 0 done, 1 refused, 2 a mistake in how it was called or in a file th
 """
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -12,9 +13,9 @@ from pathlib import Path
 from faultinject import tape, tapefile
 from faultinject.arm import NotAllowed, arm, armed_tape, claimed
 from faultinject.inject import WRITER, Bell, Injector
-from faultinject.parent import die_with_parent
 from faultinject.tape import Plan, Tape
 from harness import settings
+from harness.parent import die_with
 from harness.recorder import Recorder
 from harness.rundir import RunDir
 from harness.settings import Record
@@ -130,8 +131,8 @@ def _inject(arguments: argparse.Namespace) -> int:
         signals.append(signal.SIGINT)
     run_dir = RunDir.at(arguments.run)
     with Bell(tuple(signals)) as bell:
-        if arguments.with_parent and not die_with_parent():
-            return DONE
+        if arguments.with_parent:
+            die_with(os.getppid(), signal.SIGTERM)
         record = _begun(run_dir, bell, arguments.wait_s)
         if record is None:
             return DONE

@@ -4,7 +4,6 @@ A port that is taken, a scrape that fails or a run that is half written never en
 port is taken, the scrape is answered with status 500 and a line on stderr, what is there is served.
 """
 
-import ctypes
 import errno
 import json
 import os
@@ -20,6 +19,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from harness.collector import RunCollector
+from harness.parent import die_with
 from harness.rundir import RunDir
 
 SCHEMA = 1
@@ -27,7 +27,6 @@ USUAL_PORT = 9464
 """Where OpenTelemetry's Prometheus exporters listen by default; ours takes it if it is free."""
 SLOW_CLIENT_S = 10.0
 PATH = "/metrics"
-_PR_SET_PDEATHSIG = 1
 
 
 class Exporter:
@@ -72,8 +71,8 @@ def serve(
     """
     # Blocked before any thread exists, so that none of them is interrupted and `sigwait` gets all.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    if with_parent and not die_with_parent(signal.SIGTERM):
-        return 0
+    if with_parent:
+        die_with(os.getppid(), signal.SIGTERM)
     try:
         exporter = Exporter(run_dir, host, port)
     except OSError as error:
@@ -83,17 +82,6 @@ def serve(
         _say(f"metrics of {run_dir.path} at http://{exporter.target}{PATH}")
         signal.sigwait({signal.SIGTERM} if with_parent else {signal.SIGTERM, signal.SIGINT})
     return 0
-
-
-def die_with_parent(with_signal: signal.Signals) -> bool:
-    """Have the kernel send this process `with_signal` when its parent dies; False if it just did.
-
-    The parent is the *thread* that started this process: a launcher must do that in one that stays.
-    """
-    parent = os.getppid()
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(with_signal), 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    return os.getppid() == parent
 
 
 # ── the server ──────────────────────────────────────────────────────────────────────────────────

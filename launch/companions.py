@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from launch import processes
+from harness.parent import die_with
 
 STOP_TIMEOUT_S = 5.0
 
@@ -49,7 +49,7 @@ def start(name: str, command: Sequence[str], log: IO[bytes]) -> Companion:
         stdout=log,
         stderr=log,
         # Until it sees to that itself. No other thread runs yet, which is what makes this safe.
-        preexec_fn=partial(processes.die_with, os.getpid()),  # noqa: PLW1509
+        preexec_fn=partial(die_with, os.getpid()),  # noqa: PLW1509
     )
     return Companion(name, process, os.pidfd_open(process.pid))
 

@@ -17,6 +17,7 @@ from typing import NoReturn
 
 import msgspec
 
+from harness.parent import die_with
 from launch import processes, rank
 from launch.rank import Kind, Program
 
@@ -184,7 +185,7 @@ def serve(connection: socket.socket, launcher: int, body: Body) -> None:
     processes.name_this_process("fork-server")
     # Not SIGKILL: somebody has to kill the children of ranks, which outlive their parents. The end
     # of the connection wakes us to do so, and SIGCONT lets us see it even if we were stopped.
-    processes.die_with(launcher, signal.SIGCONT)
+    die_with(launcher, signal.SIGCONT)
     processes.adopt_orphans()
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
@@ -195,7 +196,7 @@ def serve(connection: socket.socket, launcher: int, body: Body) -> None:
 
 def _enter(order: Order, parent: int) -> None:
     """Session, signals, streams, folder and environment of a started process."""
-    processes.die_with(parent)
+    die_with(parent)
     os.setsid()
     processes.name_this_process(order.name)
     for number in RESTORED_SIGNALS:

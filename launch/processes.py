@@ -1,4 +1,4 @@
-"""What only the kernel can settle about processes: who dies with whom, and who is whose child."""
+"""What only the kernel can settle about processes: who is whose child, and what each is called."""
 
 import ctypes
 import os
@@ -8,19 +8,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
-
-
-def die_with(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel send `number` to this process when `parent` dies; at once if it has.
-
-    The kernel means the *thread* that forked this process; our parents fork from their main thread.
-    """
-    _prctl(PR_SET_PDEATHSIG, int(number))
-    if os.getppid() != parent:
-        os.kill(os.getpid(), number)
 
 
 def adopt_orphans() -> None:
