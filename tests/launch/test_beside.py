@@ -7,7 +7,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.events import FailureDetected, FaultConfirmed, Outcome, RanksSpawned, RunFinished
+from harness.events import (
+    FailureDetected,
+    FaultConfirmed,
+    Outcome,
+    RanksSpawned,
+    RunFinished,
+    TrainingResumed,
+)
 from launch.environment import Place, Shared, environment
 from tests.launch.conftest import Bench, until
 
@@ -133,8 +140,11 @@ def test_the_companions_of_a_killed_launcher_die_too(bench: Bench):
 def test_a_plan_of_faults_breaks_the_run_and_the_run_comes_back(bench: Bench):
     bench.write("plan.toml", PLAN)
     flags = ("--faults", "plan.toml", "--save-every-steps", "2")
-    run = bench.launch(*flags, "steps.py", "60", ranks=2, environment={"STEP_S": "0.05"})
-    assert run.wait() == 0, run.printed
+    run = bench.launch(*flags, "steps.py", "9999", ranks=2, environment={"STEP_S": "0.05"})
+    until(lambda: bench.events(FaultConfirmed), "the fault strikes")
+    until(lambda: len(bench.events(TrainingResumed)) == 2, "training goes on")
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 75, run.printed
     assert [event.rank for event in bench.events(FailureDetected)] == [1]
     assert len(bench.events(FaultConfirmed)) == 1
     assert len(bench.events(RanksSpawned)) == 2
