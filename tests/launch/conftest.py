@@ -19,14 +19,6 @@ from tests.zygote import Launched, Zygote
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
-@pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
-    """The warm process of this test run."""
-    process = Zygote()
-    yield process
-    process.close()
-
-
 def until(holds: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:
     """What `holds` gives once it is true; fails after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
