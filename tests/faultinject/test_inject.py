@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from faultinject import tapefile
+from faultinject.inject import Bell, Injector
 from faultinject.tape import Fault, Rank, Tape
 from harness import journal, settings
 from harness.events import (
@@ -284,6 +285,23 @@ def test_asked_to_leave_after_the_last_save_it_accounts_for_all_first(
     assert [event for _, event in told(run_dir)] == [
         FaultSkipped(fault.id, reason) for fault in FOUR
     ]
+
+
+def test_a_run_that_finishes_while_it_is_asked_to_leave_is_accounted_for(
+    run_dir: RunDir, launcher: Recorder
+):
+    arm(run_dir, *FOUR)
+
+    def finish_and_ring(line: str) -> None:
+        if line == "no save has been committed yet":  # said after the log was read
+            launcher.write(RunFinished(Outcome.FINISHED))
+            bell.rung = signal.SIGTERM
+
+    with Bell(()) as bell, Recorder(run_dir, "run", "injector") as recorder:
+        injector = Injector(run_dir, tapefile.read(run_dir.tape), recorder, finish_and_ring)
+        assert injector.run(bell) == "every fault of the tape is accounted for"
+
+    assert len(told(run_dir, FaultSkipped)) == 4
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
