@@ -46,12 +46,13 @@ class Drain:
 
     def _listen(self) -> None:
         try:
-            while not self._request.check([REQUEST]):
-                if self._closed.wait(POLL_S):
-                    return
+            asked = self._await_request()
             with self._lock:
-                self._asked = True
+                self._asked = asked
+            # A rank that is done answers too: the request may have reached a peer just before.
             self._messages.set(f"drain/{self._rank}", str(self._in_progress))
+            if not asked:
+                return
             keys = [f"drain/{rank}" for rank in range(self._world_size)]
             self._last_step = max(int(answer) for answer in self._messages.multi_get(keys))
         except RuntimeError:
@@ -60,3 +61,10 @@ class Drain:
             self._last_step = None
         finally:
             self._agreed.set()
+
+    def _await_request(self) -> bool:
+        """True once the launcher asks; False if this rank is done first."""
+        while not self._request.check([REQUEST]):
+            if self._closed.wait(POLL_S):
+                return False
+        return True

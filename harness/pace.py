@@ -27,6 +27,7 @@ class Pace:
         self._started_ns = 0
         self._gradient_ns = 0
         self._aside_ns = 0
+        self._aside_by_gradient_ns = 0
 
     def watch(self, model: nn.Module) -> None:
         """Note each gradient of `model`. Nothing is added to the graph, so no bit changes."""
@@ -37,7 +38,7 @@ class Pace:
     def start(self) -> None:
         """A step begins."""
         self._started_ns = self._gradient_ns = time.monotonic_ns()
-        self._aside_ns = 0
+        self._aside_ns = self._aside_by_gradient_ns = 0
 
     def set_aside(self, elapsed_ns: int) -> None:
         """Leave `elapsed_ns`, an evaluation inside the step, out of its time."""
@@ -46,9 +47,13 @@ class Pace:
     def stop(self) -> StepTime:
         """The step is over. A model without hooks counts all as its own time."""
         end_ns = self.stopped_ns = time.monotonic_ns()
-        own_until_ns = self._gradient_ns if self._gradient_ns > self._started_ns else end_ns
-        own_ns = own_until_ns - self._started_ns
+        if self._gradient_ns > self._started_ns:
+            own_ns = self._gradient_ns - self._started_ns - self._aside_by_gradient_ns
+        else:
+            own_ns = end_ns - self._started_ns - self._aside_ns
+        own_ns = max(0, own_ns)
         return StepTime(own_ns, max(0, end_ns - self._started_ns - own_ns - self._aside_ns))
 
     def _note(self, _: Tensor) -> None:
         self._gradient_ns = time.monotonic_ns()
+        self._aside_by_gradient_ns = self._aside_ns

@@ -142,6 +142,8 @@ def _converted(key: str, raw: Any) -> str | int | float | bool:
         raise ValueError(f"{key} = {raw!r} is neither true nor false")
     if isinstance(default, int):
         try:
+            if isinstance(raw, bool | float):
+                raise TypeError
             number = int(raw)
         except (TypeError, ValueError):
             raise ValueError(f"{key} = {raw!r} is not a whole number") from None
@@ -149,7 +151,7 @@ def _converted(key: str, raw: Any) -> str | int | float | bool:
         if number < least:
             raise ValueError(f"{key} = {number} is below {least}")
         return number
-    if key == "resume" and str(raw) not in ("auto", "fresh") and not str(raw).isdigit():
+    if key == "resume" and str(raw) not in ("auto", "fresh") and not str(raw).isdecimal():
         raise ValueError(f"resume = {raw!r} is neither 'auto', 'fresh' nor a step")
     return str(raw)
 

@@ -58,3 +58,18 @@ def test_a_drain_before_the_first_step_leaves_at_once():
         threading.Event().wait(0.01)
     assert drain.at_boundary(0)
     drain.close()
+
+
+def test_a_rank_that_is_done_already_keeps_nobody_waiting_who_hears_of_the_drain_later():
+    ranks = Ranks(2)
+    done, last = ranks.drains
+    assert not done.at_boundary(4)
+    assert not last.at_boundary(4)
+    done.close()
+    ranks.store.set(REQUEST, "1")
+    while not last._asked:
+        threading.Event().wait(0.01)
+    closing = threading.Thread(target=last.close, daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()

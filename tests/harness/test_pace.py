@@ -31,6 +31,19 @@ def test_an_evaluation_inside_a_step_is_not_waiting():
     assert pace.stop().wait_ns == 0
 
 
+def test_an_evaluation_before_the_last_gradient_is_no_own_time():
+    model, pace = nn.Linear(3, 2), Pace()
+    pace.watch(model)
+    pace.start()
+    pace.set_aside(3_600_000_000_000)
+    model(torch.ones(1, 3)).sum().backward()
+    assert pace.stop().own_ns == 0
+
+    pace.start()
+    pace.set_aside(3_600_000_000_000)
+    assert pace.stop().own_ns == 0
+
+
 def test_watching_changes_no_gradient():
     torch.manual_seed(0)
     model, batch = nn.Linear(3, 2), torch.randn(5, 3)

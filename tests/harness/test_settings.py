@@ -39,6 +39,17 @@ def test_all_mistakes_of_all_layers_make_one_message():
     ]
 
 
+@pytest.mark.parametrize("value", [2.5, 2.0, True, None, "2.5"])
+def test_a_number_is_never_made_whole_by_cutting_it(value):
+    with pytest.raises(ValueError, match=rf"join: keep = {value!r} is not a whole number"):
+        settings.resolve([("join", {"keep": value})])
+
+
+def test_a_step_that_is_no_decimal_number_is_none():
+    with pytest.raises(ValueError, match="resume = '²' is neither 'auto', 'fresh' nor a step"):
+        settings.resolve([("flag", {"resume": "²"})])
+
+
 def test_an_environment_names_settings_in_capitals_and_empty_ones_are_not_set():
     environ = {"HARNESS_KEEP": "4", "HARNESS_SEED": "", "HARNESS_RUN_DIR": "x", "PATH": "y"}
     assert settings.from_environment(environ) == {"keep": "4"}
