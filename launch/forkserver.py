@@ -24,6 +24,8 @@ from launch.rank import Kind, Program
 MAX_MESSAGE_BYTES = 1 << 20
 STOP_CHECK_S = 0.05
 """Longest wait for a death while stopping, before all children are looked for and killed again."""
+TIDY_UP_S = 2.0
+"""How long whoever removes a killed rank's shared memory may take for it."""
 RESTORED_SIGNALS = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -167,10 +169,14 @@ class _Server:
         """Kill our children, then the orphans that their deaths make ours, until none is left.
 
         Only direct children are ever killed: their pids cannot be anybody else's before we reap.
+        Those that tidy up after the others may do so first, for a while.
         """
+        patience_until_s = time.monotonic() + TIDY_UP_S
         while _has_children():
+            patient = time.monotonic() < patience_until_s
             for pid in processes.children(self._pid):
-                os.kill(pid, signal.SIGKILL)
+                if not (patient and processes.tidies_up(pid)):
+                    os.kill(pid, signal.SIGKILL)
             signal.sigtimedwait({signal.SIGCHLD}, STOP_CHECK_S)
             self._reap()
 

@@ -72,6 +72,19 @@ def has_handler(pid: int, number: int) -> bool:
     return False
 
 
+def tidies_up(pid: int) -> bool:
+    """True for Python's resource tracker: it ends when its users have, and unlinks what they left.
+
+    Whatever a killed process had in shared memory by name (semaphores of spawned loader workers, for
+    one) is removed by this process or by nobody.
+    """
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return b"multiprocessing.resource_tracker" in command
+
+
 def _parents() -> Iterator[tuple[int, int]]:
     """Every process of the machine with its parent."""
     for folder in Path("/proc").iterdir():

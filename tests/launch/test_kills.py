@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import psutil
 import pytest
@@ -79,6 +80,25 @@ def test_children_of_a_killed_rank_die_with_its_attempt(bench: Bench):
     os.kill(told[0]["pid"], signal.SIGKILL)
     assert run.wait(20) == 0
     assert dead([child for rank in told for child in rank["children"]])
+
+
+def test_shared_memory_that_a_killed_rank_had_by_name_is_removed(bench: Bench):
+    # As loader workers that are spawned need it; a forked one's has no name.
+    script = bench.write(
+        "named.py",
+        "import json, multiprocessing, os, time\n"
+        "if os.environ['HARNESS_ATTEMPT'] == '1':\n"
+        "    semaphore = multiprocessing.get_context('spawn').Semaphore()\n"
+        "    print(json.dumps({'pid': os.getpid(), 'name': semaphore._semlock.name}))\n"
+        "    time.sleep(1000)\n",
+    )
+    run = bench.launch(script, ranks=2)
+    told = [bench.told(1, rank) for rank in range(2)]
+    named = [Path("/dev/shm") / f"sem.{rank['name'].removeprefix('/')}" for rank in told]
+    assert all(path.exists() for path in named)
+    os.kill(told[0]["pid"], signal.SIGKILL)
+    assert run.wait(20) == 0
+    assert not any(path.exists() for path in named)
 
 
 def test_stacks_of_the_survivors_say_what_they_were_doing(bench: Bench):
