@@ -60,6 +60,15 @@ class Batches(Generic[Batch]):
             self._ids.append(self.sampler.consumed())
         return batch
 
+    def keepers(self) -> list[object]:
+        """What can know the place in the data; it is in the checkpoints if one of these is."""
+        if self.sampler is not None:
+            return [self.sampler]
+        parts = (
+            getattr(self.loader, name, None) for name in ("batch_sampler", "sampler", "dataset")
+        )
+        return [self.loader, *parts]
+
     def take_ids(self) -> NDArray[np.int64]:
         """Ids of this rank's samples consumed since the last call, in order."""
         ids, self._ids = self._ids, []

@@ -65,6 +65,11 @@ class Protected:
             return StreamPart(thing)
         return OtherPart(thing)
 
+    def holds(self, thing: object) -> bool:
+        """True if `thing` itself is protected: a sampler, a loader and the like."""
+        parts = self._parts.values()
+        return any(isinstance(part, OtherPart) and part.thing is thing for part in parts)
+
     def check(self) -> None:
         """Raise `ValueError` with a line for each parameter that is stepped and not protected."""
         strays = [

@@ -66,7 +66,8 @@ class Job:
         self._messages = messages
         self._protected = Protected()
         self._ddp_options: dict[str, Any] = {}
-        self._step = 0
+        self._step: int | None = None
+        """Steps begun; None while the state to go on from is not in place."""
 
         threads = exactness.threads_for(self.settings.threads, member.local_world_size)
         self._switches = exactness.pin(threads, self.device, self.settings.exact)
@@ -121,15 +122,23 @@ class Job:
 
     @contextmanager
     def evaluating(self) -> Iterator[Evaluation]:
-        """Mark time spent on held-out data; set `loss` of what this yields."""
+        """Mark time spent on held-out data; set `loss` of what this yields.
+
+        Raises `ValueError` before `steps` has begun: a resumed state is not in place yet.
+        """
+        if self._step is None:
+            raise ValueError(
+                "evaluating() before job.steps() would score a state that is not loaded yet:"
+                " evaluate inside the loop, before its first step if need be"
+            )
         started_ns = time.monotonic_ns()
         evaluation = Evaluation(self._step)
         self._voice.show(mark=Mark.EVALUATING)
-        self._voice.tell(events.EvaluationStarted(self._step))
+        self._voice.tell(events.EvaluationStarted(evaluation.step))
         try:
             yield evaluation
         finally:  # a script may catch what went wrong, and go on
-            self._voice.tell(events.EvaluationFinished(self._step, evaluation.loss))
+            self._voice.tell(events.EvaluationFinished(evaluation.step, evaluation.loss))
             self._voice.show(mark=Mark.STEPPING)
             self._steplog.pace.set_aside(time.monotonic_ns() - started_ns)
 
@@ -138,8 +147,10 @@ class Job:
 
         Restores first, saves by policy at step boundaries, and returns when the last state is
         durable. Leaves by `SystemExit(75)` when a drain was asked for and its save is done.
-        Raises `ValueError` that lists every difference if the saved state does not fit.
+        Raises `ValueError` that lists every difference if the saved state does not fit, and if
+        `batches` draws by a `ResumableSampler` that is not protected.
         """
+        self._check_data()
         step = self._resume(total)
         drain = self._drain()
         while step < total:
@@ -183,6 +194,22 @@ class Job:
             resume=session.resume_from(asked, departures, self.attempt, restarts),
             recorder=self._voice,
         )
+
+    def _check_data(self) -> None:
+        """Refuse, or say, that the place in the data will be in no checkpoint."""
+        batches = self._steplog.batches
+        if batches is None or any(map(self._protected.holds, batches.keepers())):
+            return
+        if batches.sampler is not None:
+            raise ValueError(
+                "job.batches draws by a ResumableSampler that is not protected, so a resume would"
+                " begin the data anew: add it, as in job.protect(data=sampler)"
+            )
+        if self.rank == 0:
+            LOG.warning(
+                "harness: the place in the data is in no checkpoint, so a resume begins the loader"
+                " anew: draw by harness.ResumableSampler, or protect what knows the place"
+            )
 
     def _resume(self, total: int) -> int:
         """Load the chosen state, if there is one; the number of steps that it has finished."""

@@ -79,8 +79,8 @@ def encode(line: Entry | Header) -> bytes:
 def decode(line: bytes, writer: str = "", offset_ns: int = 0) -> Entry | Header:
     """The header or entry in `line`; an event that this version does not know becomes `Unknown`.
 
-    `offset_ns` moves an entry from its file's clock to another axis. Raises `SchemaError` for the header of a newer schema, and `ValueError` for anything that is no
-    line of a log.
+    `offset_ns` moves an entry from its file's clock to another axis. Raises `SchemaError` for the
+    header of a newer schema, and `ValueError` for anything that is no line of a log.
     """
     try:
         known = _known_decoder.decode(line)

@@ -6,6 +6,8 @@ it happens through messages, before any collective, so that no rank can be left 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import assert_never
 
 import msgspec
 
@@ -23,11 +25,24 @@ class RestoreError(ValueError):
     """There is no state that this attempt may start from."""
 
 
+class _Do(StrEnum):
+    """What rank 0 has all ranks do next."""
+
+    TRY = "try"
+    """Read and verify `place`, and report."""
+    TAKE = "take"
+    """Resume from what was tried last."""
+    NOTHING = "nothing"
+    """Start from nothing."""
+    FAIL = "fail"
+    """Give up, for `error`."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """What rank 0 says next: try this one, take the last one, start from nothing, or give up."""
+    """What rank 0 says."""
 
-    kind: str
+    do: _Do
     place: str = ""
     error: str = ""
 
@@ -65,7 +80,7 @@ def choose(
     try:
         return leader.choose(resume)
     except BaseException as error:
-        leader.say(_Word("fail", error=str(error) or type(error).__name__))
+        leader.say(_Word(_Do.FAIL, error=str(error) or type(error).__name__))
         raise
 
 
@@ -77,16 +92,20 @@ def _follow(store: Store, channel: Channel, rank: int, deadline_s: float) -> Fou
         # Rank 0 waits one deadline for the slowest of us; it, too, may need one.
         word = msgspec.json.decode(_hear(channel, f"word/{number}", 2 * deadline_s), type=_Word)
         number += 1
-        if word.kind == "fail":
-            raise RestoreError(word.error)
-        if word.kind == "take":
-            return found
-        if word.kind == "nothing":
-            return None
-        place = Place.parse(word.place)
-        assert place is not None, word
-        found, report = _try(store, place, rank)
-        channel.append(f"reports/{place.name}", msgspec.json.encode(report))
+        match word.do:
+            case _Do.TRY:
+                place = Place.parse(word.place)
+                assert place is not None, word
+                found, report = _try(store, place, rank)
+                channel.append(f"reports/{place.name}", msgspec.json.encode(report))
+            case _Do.TAKE:
+                return found
+            case _Do.NOTHING:
+                return None
+            case _Do.FAIL:
+                raise RestoreError(word.error)
+            case _:
+                assert_never(word.do)
 
 
 def _hear(channel: Channel, key: str, within_s: float) -> bytes:
@@ -143,7 +162,7 @@ class _Leader:
             self._refuse_nothing(resume, chain, accepted, committed)
         parent, step = (None, 0) if found is None else (found.saved_by, found.step)
         self._store.record_lineage(self._attempt, parent, step)
-        self.say(_Word("nothing" if found is None else "take"))
+        self.say(_Word(_Do.NOTHING if found is None else _Do.TAKE))
         return found
 
     def _newest_whole(self, candidates: list[Place]) -> Found | None:
@@ -161,7 +180,7 @@ class _Leader:
             manifest_of(self._store, place)
         except DamagedError as error:  # no need to have every rank find that out
             return None, [_Report(0, error.rejection, error.reason)]
-        self.say(_Word("try", place=place.name))
+        self.say(_Word(_Do.TRY, place=place.name))
         found, report = _try(self._store, place, 0)
         key = f"reports/{place.name}"
         others = [

@@ -97,8 +97,9 @@ class Saver:
         """Save the state after `step` finished steps if that is due; called by all ranks alike.
 
         True if the state is on its way to the storage, or there. `shared` and `own` give the trees;
-        they are called when a copy is taken, and once before to see how large it will be. With `force` (the last save of an attempt) this
-        waits for the one in flight and then saves, unless that was of this very step.
+        they are called when a copy is taken, and once before to see how large it will be. With
+        `force` (the last save of an attempt) this waits for the one in flight and then saves,
+        unless that was of this very step.
         """
         if not (force or self._waiting or due(step, self._every_steps)):
             self._reserve(shared, own)

@@ -439,6 +439,18 @@ def test_another_loader_is_begun_again_when_it_ends_and_has_no_ids():
         next(Batches([]))
 
 
+def test_what_can_know_the_place_in_the_data_is_the_sampler_of_ours_or_a_part_of_the_loader():
+    sampler = ResumableSampler(4, 2, rank=0, world_size=1)
+    assert Batches(DataLoader(Drawing(4), batch_sampler=sampler)).keepers() == [sampler]
+    loader = DataLoader(Drawing(3))
+    assert Batches(loader).keepers() == [
+        loader,
+        loader.batch_sampler,
+        loader.sampler,
+        loader.dataset,
+    ]
+
+
 def test_a_loader_that_delivers_in_any_order_is_refused():
     with pytest.raises(ValueError, match="in_order=True"):
         Batches(DataLoader(Drawing(3), num_workers=2, in_order=False))

@@ -1,0 +1,76 @@
+"""What a loop gets wrong without noticing is refused, or said, before the first step."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.events import Event, StepFinished
+from harness.journal import read
+from harness.rundir import RunDir
+from tests.zygote import Zygote
+
+pytestmark = pytest.mark.processes
+
+LOOP = """
+import torch
+from torch.utils.data import DataLoader
+import harness
+
+job = harness.join()
+data = torch.ones(12, 1)
+sampler = harness.ResumableSampler(len(data), 4)
+model = job.ddp(torch.nn.Linear(1, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+job.protect(model=model, optimizer=optimizer{protected})
+batches = job.batches({loader})
+{before}
+for step in job.steps(2):
+    model(next(batches)).sum().backward()
+    optimizer.step()
+"""
+SAMPLED, PLAIN = "DataLoader(data, batch_sampler=sampler)", "DataLoader(data)"
+
+
+@pytest.fixture
+def loop(zygote: Zygote, tmp_path: Path) -> Iterator[Callable[..., int]]:
+    """Runs `LOOP` on one rank, once, and gives the exit code."""
+
+    def run(loader: str, protected: str = "", before: str = "") -> int:
+        script = tmp_path / "loop.py"
+        script.write_text(LOOP.format(loader=loader, protected=protected, before=before))
+        flags = ("--run", "run", "--nproc-per-node", "1", "--max-restarts", "0")
+        return zygote.launch(["run", *flags, "--no-metrics", script], tmp_path).wait()
+
+    yield run
+    zygote.kill_all()
+
+
+def errors(folder: Path) -> str:
+    return RunDir.at(folder / "run").log(1, 0, "err").read_text()
+
+
+def logged(folder: Path) -> list[type[Event]]:
+    return [type(entry.event) for entry in read(RunDir.at(folder / "run"))]
+
+
+def test_a_sampler_that_nobody_protects_is_refused(loop, tmp_path):
+    assert loop(SAMPLED) == 1
+    assert "a ResumableSampler that is not protected" in errors(tmp_path)
+    assert StepFinished not in logged(tmp_path)
+
+
+def test_a_protected_sampler_trains_without_a_word(loop, tmp_path):
+    assert loop(SAMPLED, protected=", data=sampler") == 0
+    assert "the place in the data" not in errors(tmp_path)
+
+
+def test_a_loader_whose_place_nobody_keeps_is_said_once_and_trains(loop, tmp_path):
+    assert loop(PLAIN) == 0
+    assert errors(tmp_path).count("the place in the data is in no checkpoint") == 1
+
+
+def test_an_evaluation_of_a_state_that_is_not_in_place_is_refused(loop, tmp_path):
+    before = "with job.evaluating() as evaluation:\n    evaluation.loss = 1.0"
+    assert loop(SAMPLED, protected=", data=sampler", before=before) == 1
+    assert "evaluate inside the loop" in errors(tmp_path)
