@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
+from harness.beginning import start_ticks
 from harness.rundir import RunDir
 
 SCHEMA = 1
@@ -197,12 +198,6 @@ def impostor(victim: Victim) -> Refusal | None:
         reason = f"process {pid} holds no lock on {registration.event_file}"
         return Refusal(Why.UNLOCKED, reason)
     return None
-
-
-def start_ticks(pid: int) -> int:
-    """When a process started, in clock ticks since boot. Raises `OSError` where it is gone."""
-    stat = Path(f"/proc/{pid}/stat").read_bytes()
-    return int(stat.rpartition(b")")[2].split()[19])  # the name before it may hold anything
 
 
 def holds(pid: int, file: Path) -> bool:

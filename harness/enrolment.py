@@ -9,8 +9,9 @@ import torch
 from torch import distributed as dist
 from torch.distributed import PrefixStore, Store
 
+from harness.beginning import began_ns, start_ticks
 from harness.events import AttemptStarted, GroupFormed, RankJoined, RunStarted
-from harness.membership import Membership, another_client, start_ticks
+from harness.membership import Membership, another_client
 from harness.recorder import boot_id
 from harness.rundir import RunDir
 from harness.voice import Voice
@@ -42,7 +43,9 @@ def enrol(voice: Voice, member: Membership, run_dir: RunDir, run_id: str, attemp
     """
     if not launched_by_us():
         if member.restart_count == 0:
-            voice.tell(RunStarted(run_id, member.world_size, tool="torchrun"))
+            launcher = os.getppid() if member.elastic else os.getpid()
+            started = RunStarted(run_id, member.world_size, tool="torchrun")
+            voice.tell(started, at_ns=began_ns(run_dir, launcher))
         voice.tell(AttemptStarted(member.world_size))
     ticks = start_ticks(os.getpid())
     voice.write(RankJoined(os.getpid(), ticks))

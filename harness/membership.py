@@ -6,7 +6,6 @@ Works under `harness run`, under plain `torchrun`, and for a script started alon
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from torch.distributed import PrefixStore, Store, TCPStore
@@ -74,9 +73,3 @@ def without_prefix(store: Store) -> Store:
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     return store
-
-
-def start_ticks(process: int) -> int:
-    """When a process started, in clock ticks since boot: with its pid it names it for ever."""
-    stat = Path(f"/proc/{process}/stat").read_text()
-    return int(stat.rpartition(")")[2].split()[19])  # the name before it may hold anything

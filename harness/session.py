@@ -16,9 +16,10 @@ import msgspec
 from torch.distributed import Store
 
 from harness import settings
+from harness.beginning import start_ticks
 from harness.checkpoint.lineage import Departure
 from harness.checkpoint.store import Store as CheckpointStore
-from harness.membership import Membership, start_ticks
+from harness.membership import Membership
 from harness.rundir import RunDir
 from harness.settings import Record, Setting
 

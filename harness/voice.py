@@ -28,19 +28,19 @@ class Voice:
         """The file that this rank holds open and locked."""
         return str(self._recorder.path)
 
-    def write(self, event: Event) -> None:
-        """Write an event of this rank."""
+    def write(self, event: Event, at_ns: int | None = None) -> None:
+        """Write an event of this rank, at CLOCK_MONOTONIC `at_ns` if it happened before now."""
         try:
-            self._recorder.write(event)
+            self._recorder.write(event, at_ns)
         except OSError as error:
             if not self._lost:
                 LOG.warning("harness: rank %d cannot write its log: %s", self._rank, error)
             self._lost = True
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: Event, at_ns: int | None = None) -> None:
         """Write an event of the whole job: rank 0 speaks for it, the others are silent."""
         if self._rank == 0:
-            self.write(event)
+            self.write(event, at_ns)
 
     def show(
         self,

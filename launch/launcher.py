@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from torch.distributed.run import config_from_args
 
-from harness import events, exactness, session, settings, slots
+from harness import beginning, events, exactness, session, settings, slots
 from harness.checkpoint.store import StoreError
 from harness.events import EXIT_CODES, Outcome
 from harness.recorder import Recorder
@@ -127,11 +127,13 @@ class _Launcher:
         except (StoreError, OSError) as error:
             raise UsageError(str(error)) from None
         self._announce()
+        began_ns = beginning.began_ns(self._run_dir, os.getpid())
         recorder = Recorder(self._run_dir, self._record.run_id, "launcher-0")
         with ExitStack() as stack:
             stack.enter_context(closing(recorder))
             watch = stack.enter_context(Watch())
-            recorder.write(events.RunStarted(self._record.run_id, self._ranks.world_size))
+            started = events.RunStarted(self._record.run_id, self._ranks.world_size)
+            recorder.write(started, began_ns)
             beside = self._companions()
             course = Course(
                 program=self._asked.program,

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from faultinject import targets
 from faultinject.targets import Refusal, Victim, Why
 from harness import recorder as recorders
+from harness.beginning import start_ticks
 from harness.events import GroupFormed
 from harness.recorder import Recorder, boot_id
 from harness.rundir import RunDir
@@ -181,7 +182,7 @@ def test_a_dead_rank_is_refused_buried_or_not(run_dir: RunDir, start_rank: Ranks
 def test_a_process_that_holds_no_lock_of_its_own_is_refused(run_dir: RunDir, lock: str):
     event_file = run_dir.event_file("rank-0")
     with process(HOLD.replace("{lock}", lock), str(event_file)) as pid:
-        registered(run_dir, pid, event_file, targets.start_ticks(pid))
+        registered(run_dir, pid, event_file, start_ticks(pid))
 
         assert refused(run_dir) is Why.UNLOCKED
 
@@ -190,7 +191,7 @@ def test_a_process_that_took_the_lock_itself_is_found(run_dir: RunDir):
     event_file = run_dir.event_file("rank-0")
     lock = "fcntl.flock(descriptor, fcntl.LOCK_EX)"
     with process(HOLD.replace("{lock}", lock), str(event_file)) as pid:
-        registered(run_dir, pid, event_file, targets.start_ticks(pid))
+        registered(run_dir, pid, event_file, start_ticks(pid))
 
         found = targets.find(run_dir, 0, 1, boot_id())
 
@@ -258,6 +259,6 @@ def test_a_process_whose_name_is_odd_has_start_ticks(tmp_path: Path):
     odd = tmp_path / ") R 1 2 \xe9"
     odd.symlink_to("/bin/cat")
     with subprocess.Popen([odd], stdin=subprocess.PIPE) as started:
-        ticks = targets.start_ticks(started.pid)
+        ticks = start_ticks(started.pid)
 
-    assert 0 <= ticks - targets.start_ticks(1) < 10**12
+    assert 0 <= ticks - start_ticks(1) < 10**12
