@@ -131,10 +131,15 @@ class Saver:
         return self._wanted is not None and self._writer.progress().durable_step == self._wanted
 
     def close(self) -> None:
-        """End the thread; what is in flight is waited for, but not for ever."""
+        """End the thread; what is in flight is waited for, but not for ever.
+
+        Rank 0 leaves last: where its process hosts the messages, others still listen to them.
+        """
         self._writer.close(_CLOSE_S)
         try:
-            if self._channel.append("closed", b"") == self._world_size:
+            self._channel.append("closed", b"")
+            if self._rank == 0:
+                self._channel.hear(f"closed/{self._world_size}", within_s=_CLOSE_S)
                 self._writer.forget(self._questions)
                 self._channel.forget_list("closed", self._world_size)
         except Exception:  # noqa: BLE001, S110  # the store may be gone before us, messages and all

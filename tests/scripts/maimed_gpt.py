@@ -1,6 +1,7 @@
 """`examples/train_gpt.py`, with what the environment asks for done to it.
 
 KILL       `attempt:rank:step,…`: that rank kills itself as that step of that attempt begins.
+WAIT       likewise: that rank waits there for somebody to kill it.
 MUTANT     what restoring leaves out: `momentum`, `schedule`, `rng` or `data`; or `buckets`, which
            leaves DDP's own order of reduction as it is.
 The rest of the command line is the example's.
@@ -23,23 +24,35 @@ from harness.parts import OtherPart
 from harness.points import Point
 
 
-def kill_as_asked() -> None:
-    """Arm the start of a step with this process' death."""
-    here = (int(os.environ["HARNESS_ATTEMPT"]), int(os.environ["RANK"]))
-    for kill in filter(None, os.environ.get("KILL", "").split(",")):
-        attempt, rank, step = map(int, kill.split(":"))
-        if (attempt, rank) == here:
-            points.arm(Point.STEP_START, countdown(step))
+def end_as_asked() -> None:
+    """Arm the start of a step with this process' death, or with the wait for it."""
+    restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    attempt = int(os.environ.get("HARNESS_ATTEMPT", restarts + 1))  # plain torchrun counts restarts
+    here = (attempt, int(os.environ["RANK"]))
+    for variable, end in (("KILL", die), ("WAIT", wait)):
+        for place in filter(None, os.environ.get(variable, "").split(",")):
+            attempt, rank, step = map(int, place.split(":"))
+            if (attempt, rank) == here:
+                points.arm(Point.STEP_START, countdown(step, end))
 
 
-def countdown(steps: int) -> Callable[[], None]:
-    """Dies as its process begins its `steps`-th step."""
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait() -> None:
+    while True:
+        signal.pause()
+
+
+def countdown(steps: int, end: Callable[[], None]) -> Callable[[], None]:
+    """Comes to its `end` as its process begins its `steps`-th step."""
     left = [steps]
 
     def reached() -> None:
         left[0] -= 1
         if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            end()
 
     return reached
 
@@ -76,7 +89,7 @@ elif mutant == "buckets":
     exactness.settle_buckets = lambda ddp: None
 elif mutant:
     forget(mutant)
-kill_as_asked()
+end_as_asked()
 examples = Path(__file__).parents[2] / "examples"
 sys.path.insert(0, str(examples))
 runpy.run_path(str(examples / "train_gpt.py"), run_name="__main__")

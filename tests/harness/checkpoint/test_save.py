@@ -519,6 +519,19 @@ def test_ranks_that_talk_over_tcp_save_restore_and_leave_nothing_behind(run):
     assert not any("save-" in key for key in server.list_keys())
 
 
+def test_rank_0_leaves_last_for_its_process_may_host_the_messages(run):
+    messages = HashStore()
+    first, second = (Saver(run.store(), messages, rank, 2, 1, run.log) for rank in range(2))
+    leaving = threading.Thread(target=first.close)
+    leaving.start()
+    leaving.join(0.3)
+    assert leaving.is_alive()
+    second.close()
+    leaving.join(DEADLINE_S)
+    assert not leaving.is_alive()
+    assert messages.num_keys() == 0
+
+
 def test_messages_are_forgotten(run):
     messages = HashStore()
     store = run.store()
