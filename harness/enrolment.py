@@ -42,8 +42,8 @@ def enrol(voice: Voice, member: Membership, run_dir: RunDir, run_id: str, attemp
     Where no launcher of ours speaks for the run, rank 0 says that it and its attempt started.
     """
     if not launched_by_us():
-        if member.restart_count == 0:
-            launcher = os.getppid() if member.elastic else os.getpid()
+        launcher = os.getppid() if member.elastic else os.getpid()
+        if is_first_of_launch(run_dir, launcher):
             started = RunStarted(run_id, member.world_size, tool="torchrun")
             voice.tell(started, at_ns=began_ns(run_dir, launcher))
         voice.tell(AttemptStarted(member.world_size))
@@ -63,6 +63,19 @@ def enrol(voice: Voice, member: Membership, run_dir: RunDir, run_id: str, attemp
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_bytes(msgspec.json.encode(worker))
     temporary.replace(path)
+
+
+def is_first_of_launch(run_dir: RunDir, launcher: int) -> bool:
+    """True if no attempt that process `launcher` started has come as far as rank 0's enrolment.
+
+    Restarts do not tell: the first attempts may have failed before that.
+    """
+    try:
+        earlier = msgspec.json.decode(run_dir.worker(0).read_bytes())
+        same_boot, ticks = earlier["boot_id"] == boot_id(), earlier["start_ticks"]
+    except (OSError, KeyError, TypeError, msgspec.DecodeError):
+        return True
+    return not same_boot or ticks < start_ticks(launcher)
 
 
 def form_group(voice: Voice, member: Membership, messages: Store, device: torch.device) -> None:

@@ -83,6 +83,8 @@ class Lives(Account):
         event = entry.event
         assert isinstance(event, AttemptStarted)
         settled: list[Segment] = []
+        if self.phase is Phase.FINISHED:
+            self.meter.phase, self.outcome, self.outcome_reason = Phase.RESTART, None, ""
         if entry.attempt != self.attempt or self.attempt <= self.dead_attempt:
             settled = self._begin_attempt(entry.attempt, at_ns)
         settled += self._complete(entry, at_ns)

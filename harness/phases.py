@@ -88,7 +88,11 @@ NEXT_PHASE: Mapping[Phase, Mapping[type[Event], Phase | None]] = {
         SaveStarted: Phase.SAVE_STALL,
         TrainingFinished: Phase.DRAIN,
     },
-    Phase.FINISHED: {RunStarted: Phase.STARTUP, DrainRequested: Phase.FINISHED},
+    Phase.FINISHED: {
+        RunStarted: Phase.STARTUP,
+        AttemptStarted: Phase.RESTART,  # rank 0 had left, and plain torchrun starts all ranks again
+        DrainRequested: Phase.FINISHED,
+    },
 }
 """Where each event leads from each phase; an event that some row knows and this one does not is an error.
 

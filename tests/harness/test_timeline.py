@@ -327,6 +327,31 @@ def test_under_plain_torchrun_the_next_attempt_tells_of_the_failure():
     assert folded.account.recovery.restarts == {"unknown": 1}
 
 
+def test_under_plain_torchrun_a_run_that_rank_0_had_left_may_be_started_again():
+    folded = timeline(
+        log(
+            *start(),
+            (9, 1, TrainingFinished(1)),
+            (10, 1, RunFinished(Outcome.FINISHED)),
+            (14, 2, AttemptStarted(2)),
+            (15, 2, RestoreStarted()),
+            (16, 2, TrainingResumed(1, Tier.STORAGE, 1)),
+            (17, 2, TrainingFinished(1)),
+            (18, 2, RunFinished(Outcome.FINISHED)),
+        )
+    )
+    assert stretches(folded)[-6:] == [
+        ("drain", 9, 10),
+        ("restart", 10, 14),
+        ("restart", 14, 15),
+        ("restore", 15, 16),
+        ("warmup", 16, 17),
+        ("drain", 17, 18),
+    ]
+    account = folded.account
+    assert (account.lives, account.attempts, account.outcome) == (1, 2, Outcome.FINISHED)
+
+
 def test_going_back_behind_a_checkpoint_that_was_rejected_loses_what_it_held():
     folded = timeline(
         log(
