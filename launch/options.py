@@ -5,6 +5,7 @@ node are said to have none, and those that would change what runs are refused by
 """
 
 import argparse
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -211,7 +212,7 @@ def _refuse(asked: argparse.Namespace) -> None:
             ("--grace", asked.grace, 0),
             ("--restart-window", asked.restart_window, 1),
         )
-        if not value >= least
+        if not least <= value < math.inf
     ]
     if asked.max_restarts < 0:
         mistakes.append(f"--max-restarts {asked.max_restarts} is below 0")

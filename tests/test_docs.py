@@ -1,8 +1,11 @@
 """What the docs say of the code is held against the code."""
 
+import os
 import re
 import runpy
 from pathlib import Path
+
+from harness.rundir import RunDir
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("harness", "launch", "faultinject")
@@ -28,6 +31,13 @@ def test_every_module_states_its_law():
 def test_the_page_of_what_is_public_is_up_to_date():
     builder = runpy.run_path(str(ROOT / "docs" / "build_api.py"))
     assert text("docs/api.md") == builder["page"](), "run: python docs/build_api.py"
+
+
+def test_prometheus_is_told_of_the_file_that_a_run_writes():
+    config = ROOT / "dashboards" / "prometheus.yml"
+    (named,) = re.findall(r"- (\S+\.json)", config.read_text())
+    found = Path(os.path.normpath(config.parent / named))
+    assert found == RunDir.at(ROOT / "runs" / "demo").exporter
 
 
 def text(name: str) -> str:

@@ -82,6 +82,7 @@ def test_flags_without_a_meaning_here_are_said_to_have_none(script: str):
         (["--virtual-local-rank"], "--virtual-local-rank is not supported"),
         (["--grace", "-1"], "--grace -1 is not a time: it must be 0 s or more"),
         (["--restart-window", "nan"], "--restart-window nan is not a time"),
+        (["--restart-window", "inf"], "--restart-window inf is not a time"),
         (["--max-restarts", "-1"], "--max-restarts -1 is below 0"),
         (["--max-restarts", "x"], "argument --max-restarts/--max_restarts: invalid int value"),
         (["--metrics-port", "70000"], "--metrics-port 70000 is no TCP port"),
