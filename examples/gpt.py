@@ -41,7 +41,8 @@ PRESETS = {
 class Attention(nn.Module):
     """Causal self-attention over several heads.
 
-    Without dropout of its own: with it, torch leaves the fused kernel for one half as fast on CPU.
+    Without dropout of its own: torch would leave its fused kernel, and a step on CPU take half as
+    long again.
     """
 
     def __init__(self, preset: Preset) -> None:
