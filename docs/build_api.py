@@ -8,6 +8,7 @@ from pathlib import Path
 import harness
 from harness import events, settings
 from harness.metrics import FAMILIES
+from launch import options
 
 PAGE = Path(__file__).with_name("api.md")
 EXIT_CODES = {
@@ -29,6 +30,9 @@ def page() -> str:
             "",
             *_section("Names to import", ["name", "what it is"], _names()),
             *_section("Settings", ["setting", "default", "environment"], _settings()),
+            "`harness run` takes torchrun's flags beside these.",
+            "",
+            *_section("Flags of `harness run`", ["flag", "meaning"], _flags()),
             *_section("Events", ["event", "fields"], _events()),
             *_section("Metrics", ["metric", "type", "labels", "meaning"], _metrics()),
             *_section("Exit codes", ["code", "meaning"], _exit_codes()),
@@ -55,6 +59,18 @@ def _names() -> Iterable[list[str]]:
 def _settings() -> Iterable[list[str]]:
     for key, default in settings.DEFAULTS.items():
         yield [f"`{key}`", f"`{default!r}`", f"`{settings.ENVIRONMENT_PREFIX}{key.upper()}`"]
+
+
+def _flags() -> Iterable[list[str]]:
+    ours = [
+        group
+        for group in options.make_parser()._action_groups
+        if group.title in ("the run", "the launcher")
+    ]
+    for group in ours:
+        for action in group._group_actions:
+            names = ", ".join(f"`{name}`" for name in action.option_strings)
+            yield [names, " ".join((action.help or "").split()) % {"default": action.default}]
 
 
 def _events() -> Iterable[list[str]]:
