@@ -91,8 +91,9 @@ class Aftermath:
             "killed_by_launcher": agent.alive(),
         }
         path = agent.run_dir.exits(agent.attempt)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(content, indent=2) + "\n")
+        with suppress(OSError):  # the log has what matters most of it, where the disk is not full
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(content, indent=2) + "\n")
 
 
 def _hand_up(agent: Agent, fault: Blame) -> None:

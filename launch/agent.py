@@ -43,6 +43,10 @@ class UnkillableError(Exception):
     """Processes of an attempt outlive SIGKILL, and no new attempt can be started beside them."""
 
 
+class StartError(Exception):
+    """An attempt has no place for what its ranks say."""
+
+
 class FreshStore(RendezvousHandler):
     """One node's rendezvous: there is nobody to wait for, only a store to open.
 
@@ -129,7 +133,7 @@ class Agent(SimpleElasticAgent):
         self._starts = 0
 
     def start(self, attempt: int) -> None:
-        """Start every rank of a new attempt."""
+        """Start every rank of a new attempt. Raises `StartError`, and none is started then."""
         self.attempt, self.exits = attempt, {}
         self._initialize_workers(self._worker_group)
         self._starts += 1
@@ -182,8 +186,11 @@ class Agent(SimpleElasticAgent):
         worker_group.state = WorkerState.HEALTHY
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        self.run_dir.log(self.attempt, 0, "out").parent.mkdir(parents=True, exist_ok=True)
-        self.run_dir.incident(self.attempt).mkdir(parents=True, exist_ok=True)
+        try:
+            self.run_dir.log(self.attempt, 0, "out").parent.mkdir(parents=True, exist_ok=True)
+            self.run_dir.incident(self.attempt).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StartError(f"attempt {self.attempt} cannot be started: {error}") from error
         assert self._stores.store is not None
         port = self._stores.store.port
         orders = [self._order(worker.global_rank, port) for worker in worker_group.workers]

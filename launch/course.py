@@ -13,7 +13,7 @@ from harness.events import Outcome
 from harness.recorder import Recorder
 from launch import causes, processes, stacks, witness
 from launch.aftermath import Aftermath
-from launch.agent import Agent, UnkillableError
+from launch.agent import Agent, StartError, UnkillableError
 from launch.causes import Blame
 from launch.companions import Companion
 from launch.ends import End, Ending, GraceExceeded, Interrupted, Lost
@@ -88,6 +88,8 @@ class Course:
         try:
             self._begin(agent, number)
             end = self._follow(agent)
+        except StartError as error:
+            return Ending(Outcome.FAILED, str(error))
         except ForkServerLostError:
             end = Lost()
         fault = self._declare(agent, end)

@@ -15,8 +15,9 @@ from torch.distributed.run import config_from_args
 
 from harness import beginning, events, exactness, session, settings, slots
 from harness.checkpoint.store import StoreError
-from harness.events import EXIT_CODES, Outcome
+from harness.events import EXIT_CODES, Entry, Event, Outcome
 from harness.recorder import Recorder
+from harness.rundir import RunDir
 from harness.slots import Mark
 from launch import companions, preparation, processes, rank, warm
 from launch.aftermath import Aftermath
@@ -128,7 +129,7 @@ class _Launcher:
             raise UsageError(str(error)) from None
         self._announce()
         began_ns = beginning.began_ns(self._run_dir, os.getpid())
-        recorder = Recorder(self._run_dir, self._record.run_id, "launcher-0")
+        recorder = _Chronicle(self._run_dir, self._record.run_id, self._voice.complain)
         with ExitStack() as stack:
             stack.enter_context(closing(recorder))
             watch = stack.enter_context(Watch())
@@ -218,6 +219,25 @@ class _Voice:
         """One thing on standard error."""
         with suppress(OSError):
             print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+class _Chronicle(Recorder):
+    """The launcher's log: a full disk costs what it would have told, and not the job."""
+
+    def __init__(self, run_dir: RunDir, run_id: str, complain: Callable[[str], None]) -> None:
+        super().__init__(run_dir, run_id, "launcher-0")
+        self._complain = complain
+        self._lost = False
+
+    def write(self, event: Event, at_ns: int | None = None) -> Entry:
+        """See `Recorder`; what cannot be written is said once."""
+        try:
+            return super().write(event, at_ns)
+        except OSError as error:
+            if not self._lost:
+                self._complain(f"harness run: the log cannot be written any more: {error}")
+            self._lost = True
+            return Entry(self.now_ns() if at_ns is None else at_ns, self.attempt, -1, event)
 
 
 class _Blind:

@@ -1,5 +1,6 @@
 """What stands beside a job: other jobs, an exporter, an injector; and what a launcher prints."""
 
+import resource
 import signal
 import socket
 from pathlib import Path
@@ -8,6 +9,7 @@ import psutil
 import pytest
 
 from harness.events import (
+    DrainRequested,
     FailureDetected,
     FaultConfirmed,
     Outcome,
@@ -106,6 +108,38 @@ def test_training_goes_on_though_nothing_can_be_printed(bench: Bench):
     run = bench.zygote.launch([*flags, script], bench.folder, output=Path("/dev/full"))
     assert run.wait() == 0
     assert bench.events(RunFinished) == [RunFinished(Outcome.FINISHED)]
+
+
+@pytest.mark.processes
+def test_a_log_that_can_be_written_no_more_costs_no_drain(bench: Bench):
+    script = bench.write(
+        "s.py",
+        "import json, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        "print(json.dumps({}))\n"
+        "time.sleep(1000)\n",
+    )
+    run = bench.launch(script)
+    bench.told()
+    full = (1, resource.getrlimit(resource.RLIMIT_FSIZE)[1])  # as a full disk refuses more
+    resource.prlimit(run.pid, resource.RLIMIT_FSIZE, full)
+    run.signal(signal.SIGTERM)
+    assert run.wait(20) == 75
+    assert bench.events(DrainRequested) == []
+
+
+@pytest.mark.processes
+def test_an_attempt_whose_logs_have_no_place_ends_the_run_with_that_reason(bench: Bench):
+    script = bench.write(
+        "s.py",
+        "import os, pathlib\n"
+        "pathlib.Path('run/logs/attempt-2').write_text('in the way')\n"
+        "os._exit(1)\n",
+    )
+    run = bench.launch(script)
+    assert run.wait() == 1
+    assert "failed: attempt 2 cannot be started: " in run.printed
+    assert [event.outcome for event in bench.events(RunFinished)] == [Outcome.FAILED]
 
 
 @pytest.mark.processes
