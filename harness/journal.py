@@ -1,4 +1,4 @@
-"""Reads the log: all files of a run as one sequence on one axis. Nobody else opens an event file.
+"""Reads the log: all files of a run as one sequence on one axis. Nobody else takes entries from a file.
 
 Within a boot of the machine the monotonic clock orders everything; each boot has ONE offset to Unix
 time, so a wall clock that steps changes nothing. Reading works a second behind the writers.

@@ -1,7 +1,8 @@
 """What a checkpoint says about itself: the manifest, and the commit that makes it one.
 
 The commit holds the manifest's hash, the manifest every file's; so one file decides whether all the
-others are what was written. Names of files inside a checkpoint are made here and nowhere else.
+others are what was written. The names of a checkpoint's directory and of these files are made here;
+those of shards in shards.py.
 """
 
 import json

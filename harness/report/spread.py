@@ -1,4 +1,4 @@
-"""Durations told in a few figures, and the one place where nanoseconds become seconds."""
+"""Durations told in a few figures, and the one place where a report's nanoseconds become seconds."""
 
 import math
 import statistics
