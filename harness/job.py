@@ -67,6 +67,7 @@ class Job:
         self._protected = Protected()
         self._ddp_options: dict[str, Any] = {}
         self._step: int | None = None
+        self._done = False
         """Steps begun; None while the state to go on from is not in place."""
 
         threads = exactness.threads_for(self.settings.threads, member.local_world_size)
@@ -133,13 +134,15 @@ class Job:
             )
         started_ns = time.monotonic_ns()
         evaluation = Evaluation(self._step)
-        self._voice.show(mark=Mark.EVALUATING)
+        # A run whose last state is durable has finished, whatever is scored after that.
+        during, after = (Mark.EVALUATING, Mark.STEPPING) if not self._done else 2 * (Mark.FINISHED,)
+        self._voice.show(mark=during)
         self._voice.tell(events.EvaluationStarted(evaluation.step))
         try:
             yield evaluation
         finally:  # a script may catch what went wrong, and go on
             self._voice.tell(events.EvaluationFinished(evaluation.step, evaluation.loss))
-            self._voice.show(mark=Mark.STEPPING)
+            self._voice.show(mark=after)
             self._steplog.pace.set_aside(time.monotonic_ns() - started_ns)
 
     def steps(self, total: int) -> Iterator[int]:
@@ -148,8 +151,14 @@ class Job:
         Restores first, saves by policy at step boundaries, and returns when the last state is
         durable. Leaves by `SystemExit(75)` when a drain was asked for and its save is done.
         Raises `ValueError` that lists every difference if the saved state does not fit, and if
-        `batches` draws by a `ResumableSampler` that is not protected.
+        `batches` draws by a `ResumableSampler` that is not protected; `RuntimeError` the second
+        time, for a job has one loop.
         """
+        if self._step is not None:
+            raise RuntimeError(
+                "job.steps() a second time would count from the first step again: make one loop"
+                " over all steps, and ask for the epoch in it (sampler.epoch)"
+            )
         self._check_data()
         step = self._resume(total)
         drain = self._drain()
@@ -284,6 +293,7 @@ class Job:
     def _finish(self, step: int) -> None:
         self._voice.tell(events.TrainingFinished(step))
         self._save_last(step)
+        self._done = True
         self._voice.show(mark=Mark.FINISHED)
         if not launched_by_us():
             atexit.register(self._voice.tell, events.RunFinished(Outcome.FINISHED))

@@ -8,6 +8,7 @@ import pytest
 from harness.events import Event, StepFinished
 from harness.journal import read
 from harness.rundir import RunDir
+from harness.timeline import timeline
 from tests.zygote import Zygote
 
 pytestmark = pytest.mark.processes
@@ -28,6 +29,7 @@ batches = job.batches({loader})
 for step in job.steps(2):
     model(next(batches)).sum().backward()
     optimizer.step()
+{after}
 """
 SAMPLED, PLAIN = "DataLoader(data, batch_sampler=sampler)", "DataLoader(data)"
 
@@ -36,9 +38,11 @@ SAMPLED, PLAIN = "DataLoader(data, batch_sampler=sampler)", "DataLoader(data)"
 def loop(zygote: Zygote, tmp_path: Path) -> Iterator[Callable[..., int]]:
     """Runs `LOOP` on one rank, once, and gives the exit code."""
 
-    def run(loader: str, protected: str = "", before: str = "") -> int:
+    def run(loader: str, protected: str = "", before: str = "", after: str = "") -> int:
         script = tmp_path / "loop.py"
-        script.write_text(LOOP.format(loader=loader, protected=protected, before=before))
+        script.write_text(
+            LOOP.format(loader=loader, protected=protected, before=before, after=after)
+        )
         flags = ("--run", "run", "--nproc-per-node", "1", "--max-restarts", "0")
         return zygote.launch(["run", *flags, "--no-metrics", script], tmp_path).wait()
 
@@ -74,3 +78,16 @@ def test_an_evaluation_of_a_state_that_is_not_in_place_is_refused(loop, tmp_path
     before = "with job.evaluating() as evaluation:\n    evaluation.loss = 1.0"
     assert loop(SAMPLED, protected=", data=sampler", before=before) == 1
     assert "evaluate inside the loop" in errors(tmp_path)
+
+
+def test_what_is_scored_after_the_last_step_leaves_the_job_finished(loop, tmp_path):
+    after = "with job.evaluating() as evaluation:\n    evaluation.loss = 1.5"
+    assert loop(SAMPLED, protected=", data=sampler", after=after) == 0
+    assert timeline(read(RunDir.at(tmp_path / "run"))).account.validations[-1].value == 1.5
+
+
+def test_a_second_loop_is_refused(loop, tmp_path):
+    after = "for step in job.steps(4):\n    raise SystemExit"
+    assert loop(SAMPLED, protected=", data=sampler", after=after) == 0
+    assert "make one loop" in errors(tmp_path)
+    assert logged(tmp_path).count(StepFinished) == 2
