@@ -66,6 +66,7 @@ class Job:
         self._messages = messages
         self._protected = Protected()
         self._ddp_options: dict[str, Any] = {}
+        self._settled: list[DistributedDataParallel] = []
         self._step: int | None = None
         self._done = False
         """Steps begun; None while the state to go on from is not in place."""
@@ -99,6 +100,7 @@ class Job:
             options.setdefault("device_ids", [self.local_rank])
         wrapped = DistributedDataParallel(model, **options)
         exactness.settle_buckets(wrapped)
+        self._settled.append(wrapped)
         self._steplog.pace.watch(model)
         self._ddp_options = options
         return wrapped
@@ -107,8 +109,16 @@ class Job:
         """Put objects under protection by name: their state is saved, restored and proved.
 
         Models, optimizers, and whatever has `state_dict` and `load_state_dict`. Raises
-        `ValueError` that lists every object or leaf that cannot be saved exactly.
+        `ValueError` that lists every object or leaf that cannot be saved exactly, and, where the
+        run is to be exact, every DDP that `ddp` did not make.
         """
+        strangers = [
+            f"{name} is in a DDP whose order of reduction no resume repeats: wrap it by job.ddp"
+            for name, thing in objects.items()
+            if isinstance(thing, DistributedDataParallel) and thing not in self._settled
+        ]
+        if strangers and self.settings.exact:
+            raise ValueError("\n".join([*strangers, "or run with exact = false"]))
         self._protected.add(**objects)
 
     def batches(self, loader: DataLoader[Any]) -> Batches[Any]:
@@ -172,6 +182,7 @@ class Job:
             step += 1
             self._steplog.finish(step, step == total, self._digests)
             reach(Point.STEP_END)
+            self._check_switches()
             if step < total:
                 self._saver.at_step(step, self._protected.shared, self._own)
         if drain is not None:
@@ -220,10 +231,14 @@ class Job:
                 " anew: draw by harness.ResumableSampler, or protect what knows the place"
             )
 
-    def _resume(self, total: int) -> int:
-        """Load the chosen state, if there is one; the number of steps that it has finished."""
+    def _check_switches(self) -> None:
+        """Raise `ValueError` if a switch that decides bits is not as `join` left it."""
         if self.settings.exact and (changed := exactness.changed(self._switches)):
             raise ValueError("\n  ".join(["exactness needs its switches:", *changed]))
+
+    def _resume(self, total: int) -> int:
+        """Load the chosen state, if there is one; the number of steps that it has finished."""
+        self._check_switches()
         now = exactness.fingerprint(self.device, self.world_size, self._ddp_options)
         self._saver = Saver(
             self._store,

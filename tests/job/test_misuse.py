@@ -91,3 +91,22 @@ def test_a_second_loop_is_refused(loop, tmp_path):
     assert loop(SAMPLED, protected=", data=sampler", after=after) == 0
     assert "make one loop" in errors(tmp_path)
     assert logged(tmp_path).count(StepFinished) == 2
+
+
+def test_a_ddp_of_the_script_s_own_is_refused(loop, tmp_path):
+    before = "job.protect(own=torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1)))"
+    assert loop(SAMPLED, protected=", data=sampler", before=before) == 1
+    assert "own is in a DDP whose order of reduction no resume repeats" in errors(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("before", "steps"),
+    [
+        ("torch.backends.cudnn.benchmark = True", 0),
+        ("model.register_forward_hook(lambda *_: torch.set_num_threads(64))", 1),
+    ],
+)
+def test_a_switch_that_is_changed_before_or_in_a_step_is_refused(loop, tmp_path, before, steps):
+    assert loop(SAMPLED, protected=", data=sampler", before=before) == 1
+    assert "exactness needs its switches:" in errors(tmp_path)
+    assert logged(tmp_path).count(StepFinished) == steps
