@@ -61,6 +61,10 @@ def _parser(program: str) -> argparse.ArgumentParser:
     make.add_argument("--out", type=Path, required=True, metavar="TAPE", help="file to write")
     make.set_defaults(act=_compile)
 
+    check = commands.add_parser("check", help="say whether a tape can be read")
+    check.add_argument("tape", type=Path, metavar="TAPE", help="the tape")
+    check.set_defaults(act=_check)
+
     inject = commands.add_parser(
         "inject",
         help="inject the faults of a tape into a run",
@@ -120,6 +124,12 @@ def _compile(arguments: argparse.Namespace) -> int:
     _, made = _compiled(arguments)
     tapefile.write(arguments.out, made)
     _say(f"{len(made.faults)} faults for {made.world_size} ranks written to {arguments.out}")
+    return DONE
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    read = tapefile.read(arguments.tape)
+    _say(f"{len(read.faults)} faults for {read.world_size} ranks in {arguments.tape}")
     return DONE
 
 

@@ -68,3 +68,8 @@ def injector(run_dir: Path) -> list[str]:
 def compiler(plan: Path, ranks: int, tape: Path) -> list[str]:
     """The command that makes a tape of a plan."""
     return ["faultinject", "compile", str(plan), "--ranks", str(ranks), "--out", str(tape)]
+
+
+def checker(tape: Path) -> list[str]:
+    """The command that says whether a tape can be read."""
+    return ["faultinject", "check", str(tape)]

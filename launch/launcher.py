@@ -49,7 +49,7 @@ def launch(asked: Options, threads: str | None) -> int:
     processes.adopt_orphans()
     try:
         ranks = _ranks(asked, prepared, threads)
-        with preparation.held(prepared.run_dir):
+        with preparation.held(prepared.run_dir), preparation.undone_if_refused(prepared):
             preparation.arm(prepared, asked, ranks.world_size)
             settings.write(prepared.run_dir.settings, prepared.record)
             ending = _Launcher(asked, prepared, ranks).run(spawner)

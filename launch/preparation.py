@@ -71,8 +71,20 @@ def held(run_dir: RunDir) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextmanager
+def undone_if_refused(prepared: Prepared) -> Iterator[None]:
+    """What is refused after it was written down has fixed nothing: the next launch may ask anew."""
+    try:
+        yield
+    except UsageError:
+        if not prepared.continued:
+            prepared.run_dir.settings.unlink(missing_ok=True)
+            prepared.run_dir.tape.unlink(missing_ok=True)
+        raise
+
+
 def arm(prepared: Prepared, asked: Options, ranks: int) -> None:
-    """Put the tape of faults in its place. Raises `UsageError` for a plan that cannot be compiled.
+    """Put the tape of faults in its place. Raises `UsageError` for a plan or tape that is none.
 
     A run keeps its first tape: the same again is taken for the same.
     """
@@ -82,8 +94,9 @@ def arm(prepared: Prepared, asked: Options, ranks: int) -> None:
     fresh = tape.with_name(f".{tape.name}.{os.getpid()}")
     try:
         if asked.faults is not None:
-            _compile(asked.faults, ranks, fresh)
+            _compiler(companions.compiler(asked.faults, ranks, fresh))
         elif asked.tape is not None:
+            _compiler(companions.checker(asked.tape))
             fresh.write_bytes(asked.tape.read_bytes())
         if tape.exists() and tape.read_bytes() != fresh.read_bytes():
             raise UsageError(
@@ -95,8 +108,8 @@ def arm(prepared: Prepared, asked: Options, ranks: int) -> None:
         fresh.unlink(missing_ok=True)
 
 
-def _compile(plan: Path, ranks: int, tape: Path) -> None:
-    command = [sys.executable, "-m", *companions.compiler(plan, ranks, tape)]
+def _compiler(command: Sequence[str]) -> None:
+    command = [sys.executable, "-m", *command]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise UsageError(done.stderr.replace("python -m faultinject: ", "").strip())
@@ -116,11 +129,19 @@ def _earlier(run_dir: RunDir, program: Program) -> Record | None:
             raise UsageError(
                 f"{run_dir.path} is the run of {was}, and this is {now}: name another --run"
             )
-    elif run_dir.path.is_dir() and any(run_dir.path.iterdir()):
+    elif run_dir.path.is_dir() and _is_in_use(run_dir.path):
         raise UsageError(
             f"{run_dir.path} is not empty and holds no run: name another --run, or empty it"
         )
     return earlier
+
+
+def _is_in_use(folder: Path) -> bool:
+    """True if there is any file below `folder`, hidden ones apart.
+
+    A launch that ended before it began left empty folders, and no more than the half of a file.
+    """
+    return any(not path.name.startswith(".") and not path.is_dir() for path in folder.rglob("*"))
 
 
 def _resolved(

@@ -85,6 +85,15 @@ def test_compile_writes_the_tape_of_the_plan(plan_file, tmp_path, capsys):
     assert capsys.readouterr().out == f"faults: 3 faults for 4 ranks written to {out}\n"
 
 
+def test_check_tells_a_tape_from_what_is_none(plan_file, tmp_path, capsys):
+    out = tmp_path / "tape.jsonl"
+    faults(["compile", str(plan_file), "--ranks", "4", "--out", str(out)])
+
+    assert faults(["check", str(out)]) == 0
+    assert faults(["check", str(plan_file)]) == 2
+    assert "line 1: not JSON" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [["show"], ["compile"], [], ["break"]])
 def test_a_call_that_is_wrong_ends_with_2(arguments, capsys):
     assert faults(arguments) == 2

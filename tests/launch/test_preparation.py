@@ -9,7 +9,7 @@ from harness import settings
 from harness.rundir import RunDir
 from harness.settings import Setting
 from launch.options import UsageError, parse
-from launch.preparation import Prepared, arm, held, prepare
+from launch.preparation import Prepared, arm, held, prepare, undone_if_refused
 
 PLAN = """
 schema = 1
@@ -146,3 +146,34 @@ def test_a_plan_that_cannot_be_compiled_is_refused_with_its_compiler_s_words():
     flags = ("--run", "r", "--faults", "plan.toml", "train.py")
     with pytest.raises(UsageError, match=r"^plan\.toml: .*kil"):
         arm(_launched(*flags), parse(flags), 2)
+
+
+def test_a_launch_that_was_refused_fixed_nothing():
+    Path("plan.toml").write_text(PLAN)
+    flags = ("--run", "r", "--checkpoints", "s3://x", "--faults", "plan.toml", "train.py")
+    prepared = _prepared(*flags)
+    with held(prepared.run_dir):
+        arm(prepared, parse(flags), 2)
+        settings.write(prepared.run_dir.settings, prepared.record)
+        with pytest.raises(UsageError), undone_if_refused(prepared):
+            raise UsageError("storage")
+    again = _prepared("--run", "r", "train.py")
+    assert not again.continued
+    assert not again.record.armed
+
+
+def test_a_refused_launch_leaves_a_run_that_was_launched_before_as_it_is():
+    _launched("--run", "r", "train.py")
+    prepared = _prepared("--run", "r", "train.py")
+    with pytest.raises(UsageError), undone_if_refused(prepared):
+        raise UsageError("storage")
+    assert _prepared("--run", "r", "train.py").continued
+
+
+def test_a_tape_that_is_none_is_refused_in_words():
+    Path("tape.jsonl").write_text("garbage\n")
+    flags = ("--run", "r", "--tape", "tape.jsonl", "train.py")
+    prepared = _launched(*flags)
+    with pytest.raises(UsageError, match=r"^tape\.jsonl: line 1: not JSON"):
+        arm(prepared, parse(flags), 2)
+    assert not prepared.run_dir.tape.exists()
