@@ -56,6 +56,8 @@ class Account:
     last_rollback: Rollback | None = None
     tokens_useful: int = 0
     tokens_redone: int = 0
+    total_steps: int | None = None
+    """The step that the loop is to end at, if it was told."""
     loss: float | None = None
     loss_step: int | None = None
     validations: list[Reading] = field(default_factory=list)

@@ -5,7 +5,7 @@ resumed process would begin with the initial layout again, sum in another order,
 bits, at three ranks or more. This file is the seam to what torch keeps private of that.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import torch
@@ -34,6 +34,25 @@ def settle_buckets(ddp: DistributedDataParallel) -> None:
             f"torch {torch.__version__} did not lay out DDP's buckets: at three ranks or more a"
             " resume would end in other bits. Leave out unusual options of DDP (mixed_precision)"
         )
+
+
+_DECIDES = (
+    "bucket_bytes_cap",
+    "broadcast_buffers",
+    "find_unused_parameters",
+    "gradient_as_bucket_view",
+)
+
+
+def reductions(ddps: Sequence[DistributedDataParallel]) -> dict[str, str]:
+    """What decides in which order each DDP adds, and what: its settings and its hooks, as text."""
+    found: dict[str, str] = {}
+    for number, ddp in enumerate(ddps):
+        at = f"ddp.{number}." if number else "ddp."
+        hooks = [getattr(hook, "__qualname__", type(hook).__name__) for hook, _ in ddp._comm_hooks]
+        found |= {f"{at}{name}": str(getattr(ddp, name)) for name in _DECIDES}
+        found[f"{at}comm_hooks"] = ", ".join(hooks) or "none"
+    return found
 
 
 def _refuse(ddp: DistributedDataParallel) -> None:

@@ -32,10 +32,16 @@ _SHARDED = ("FullyShardedDataParallel", "FSDPModule", "ZeroRedundancyOptimizer")
 
 
 class Protected:
-    """The objects under protection, by name."""
+    """The objects under protection, by name.
 
-    def __init__(self) -> None:
+    Only what DDP keeps equal is shared among several ranks: modules in a DDP, and optimizers that
+    step nothing else. Any other module may differ from rank to rank, and each keeps its own.
+    """
+
+    def __init__(self, world_size: int = 1) -> None:
+        self._world_size = world_size
         self._parts: dict[str, Part] = {}
+        self._replicas: set[nn.Module] = set()
 
     def add(self, **objects: Any) -> None:
         """Protect `objects`; one that is added again under its name replaces the former.
@@ -56,6 +62,7 @@ class Protected:
 
     def _part(self, thing: Any) -> Part:
         if isinstance(thing, DistributedDataParallel):
+            self._replicas.add(thing.module)
             return ModulePart(thing.module)
         if isinstance(thing, nn.Module):
             return ModulePart(thing)
@@ -87,17 +94,25 @@ class Protected:
         return self._shared()
 
     def _shared(self) -> dict[str, Tree]:
-        replicated = (ModulePart, OptimizerPart)
-        return {
-            name: part.shared()
-            for name, part in self._parts.items()
-            if isinstance(part, replicated)
-        }
+        return {name: part.shared() for name, part in self._parts.items() if self._is_shared(part)}
+
+    def _is_shared(self, part: Part) -> bool:
+        """True for what is equal on all ranks by DDP's guarantee, and not by luck."""
+        if self._world_size == 1:
+            return isinstance(part, ModulePart | OptimizerPart)
+        if isinstance(part, OptimizerPart):
+            replicated = {p for module in self._replicas for p in module.parameters()}
+            return replicated.issuperset(part.parameters())
+        return isinstance(part, ModulePart) and part.module in self._replicas
 
     def own(self) -> dict[str, Tree]:
         """What belongs to this rank alone, likewise."""
-        trees = {name: part.own() for name, part in self._parts.items()}
+        trees = {name: self._own(part) for name, part in self._parts.items()}
         return {name: tree for name, tree in trees.items() if tree}
+
+    def _own(self, part: Part) -> Tree:
+        unshared = {} if self._is_shared(part) else part.shared()
+        return part.own() | ({"unshared": unshared} if unshared else {})
 
     def digests(self) -> dict[str, str]:
         """The digest of each component, causes before effects: a model's buffers have their own."""
@@ -117,7 +132,7 @@ class Protected:
         lines = only_on_one_side("component ", self._parts, saved)
         for name, part in self._parts.items():
             if name in saved:
-                found = part.differences(Saved(shared.get(name, {}), own.get(name, {})))
+                found = part.differences(_saved(name, shared, own))
                 lines += [f"{name}{line}" for line in found]
         return lines
 
@@ -130,7 +145,7 @@ class Protected:
         if lines:
             raise ValueError("\n  ".join(["the saved state does not fit:", *lines]))
         for name, part in self._parts.items():
-            part.restore(Saved(shared.get(name, {}), own.get(name, {})))
+            part.restore(_saved(name, shared, own))
 
     def _names(self) -> Names:
         """Every parameter of the protected modules and its first name."""
@@ -140,6 +155,13 @@ class Protected:
                 for path, parameter in part.module.named_parameters():
                     names.setdefault(parameter, f"{name}.{path}")
         return names
+
+
+def _saved(name: str, shared: dict[str, Tree], own: dict[str, Tree]) -> Saved:
+    """What was saved of an object, wherever: other numbers of ranks share other things."""
+    mine = own.get(name, {})
+    elsewhere: Tree = mine.get("unshared", {})
+    return Saved(shared.get(name, elsewhere), mine)
 
 
 _ORDER: tuple[type[Part], ...] = (OtherPart, StreamPart, OptimizerPart, ModulePart)

@@ -169,6 +169,8 @@ class TrainingResumed(Event):
     tier: Tier | None
     saved_by: int | None = None
     """The attempt that had saved the state."""
+    total_steps: int | None = None
+    """The step that the loop is to end at."""
 
 
 @dataclass(frozen=True, slots=True)

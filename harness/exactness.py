@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import distributed as dist
 
-from harness.buckets import settle_buckets
+from harness.buckets import reductions, settle_buckets
 from harness.digest import digest
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "fingerprint",
     "mismatches",
     "pin",
+    "reductions",
     "restore_rng",
     "rng_digest",
     "seed_all",
@@ -195,9 +196,6 @@ def changed(pinned: Mapping[str, str]) -> list[str]:
 _NCCL_ORDER = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS")
 """What decides in which order NCCL adds, where somebody sets it."""
 
-_PLACES = ("device_ids", "output_device", "process_group")
-"""Options of DDP that say where, and not in which order it adds."""
-
 _WAYS_OUT: Mapping[str, str] = {
     "torch": "install the saved version",
     "threads": "set threads (HARNESS_THREADS) to the saved number",
@@ -209,11 +207,13 @@ _WAYS_OUT: Mapping[str, str] = {
 
 
 def fingerprint(
-    device: torch.device | str, world_size: int, ddp_options: Mapping[str, Any] | None = None
+    device: torch.device | str, world_size: int, reductions: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Everything outside the state that decides a run's bits, by name, as text."""
+    """Everything outside the state that decides a run's bits, by name, as text.
+
+    `reductions` is what `reductions` says of the job's DDPs.
+    """
     device = torch.device(device)
-    options = {} if ddp_options is None else ddp_options
     return {
         "torch": str(torch.__version__),
         "cpu": torch.backends.cpu.get_cpu_capability(),
@@ -222,7 +222,7 @@ def fingerprint(
         "backend": str(dist.get_backend()) if dist.is_initialized() else "none",
         **switches(),
         **(_cuda(device) if device.type == "cuda" else {}),
-        **{f"ddp.{name}": str(options[name]) for name in options if name not in _PLACES},
+        **({} if reductions is None else reductions),
     }
 
 

@@ -102,6 +102,7 @@ class Fold(Lives):
         assert isinstance(event, TrainingResumed)
         settled = self._complete(entry, at_ns)
         self.holder = entry.attempt
+        self.total_steps = event.total_steps
         rollback = self._roll_back(event.step, at_ns)
         self.recovery.resume(event.step, rollback.lost_ns, rollback.lost_steps)
         self.recovery.reach(Stage.WARMUP, at_ns)

@@ -64,11 +64,11 @@ class Job:
         self.settings = settings.values(agreed.settings)
         self.device = device_of(member.local_rank)
         self._messages = messages
-        self._protected = Protected()
-        self._ddp_options: dict[str, Any] = {}
+        self._protected = Protected(member.world_size)
         self._settled: list[DistributedDataParallel] = []
         self._step: int | None = None
         self._done = False
+        self._stopping = False
         """Steps begun; None while the state to go on from is not in place."""
 
         threads = exactness.threads_for(self.settings.threads, member.local_world_size)
@@ -102,7 +102,6 @@ class Job:
         exactness.settle_buckets(wrapped)
         self._settled.append(wrapped)
         self._steplog.pace.watch(model)
-        self._ddp_options = options
         return wrapped
 
     def protect(self, **objects: Any) -> None:
@@ -155,6 +154,13 @@ class Job:
             self._voice.show(mark=after)
             self._steplog.pace.set_aside(time.monotonic_ns() - started_ns)
 
+    def stop(self) -> None:
+        """End training after the step under way, as if that were the last; on all ranks alike.
+
+        Decide by what all ranks know, such as a validation loss that was reduced over them.
+        """
+        self._stopping = True
+
     def steps(self, total: int) -> Iterator[int]:
         """Numbers of the steps still to do, up to `total`; the first ever is 1.
 
@@ -178,8 +184,13 @@ class Job:
             self._step = step + 1
             reach(Point.STEP_START)
             self._steplog.pace.start()
-            yield step + 1
+            try:
+                yield step + 1
+            except GeneratorExit:
+                LOG.warning("harness: the loop was left in step %d: end it by job.stop()", step + 1)
+                raise
             step += 1
+            total = step if self._stopping else total
             self._steplog.finish(step, step == total, self._digests)
             reach(Point.STEP_END)
             self._check_switches()
@@ -239,7 +250,9 @@ class Job:
     def _resume(self, total: int) -> int:
         """Load the chosen state, if there is one; the number of steps that it has finished."""
         self._check_switches()
-        now = exactness.fingerprint(self.device, self.world_size, self._ddp_options)
+        now = exactness.fingerprint(
+            self.device, self.world_size, exactness.reductions(self._settled)
+        )
         self._saver = Saver(
             self._store,
             another_client(self._messages),
@@ -254,7 +267,7 @@ class Job:
         )
         if self.rank == 0:
             session.note_environment(self.run_dir, now)
-        resumed = events.TrainingResumed(0, None)
+        resumed = events.TrainingResumed(0, None, total_steps=total)
         if self._found is not None:
             resumed = self._load(now, total)
         self._found = None  # its tensors are as large as the state
@@ -278,7 +291,7 @@ class Job:
             exactness.restore_rng(rng)
         if self.settings.digest_every_steps:
             self._voice.write(events.StateDigested(found.step, self._digests()))
-        return events.TrainingResumed(found.step, Tier.STORAGE, found.saved_by)
+        return events.TrainingResumed(found.step, Tier.STORAGE, found.saved_by, total)
 
     def _check_environment(self, saved: Mapping[str, str], now: Mapping[str, str]) -> None:
         """Refuse, or say, that the resumed run may differ in its bits from one that never stopped."""

@@ -1,6 +1,6 @@
 """How an optimizer gives its state as a tree, tells what does not fit, and takes it back bit for bit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +22,11 @@ class OptimizerPart(Part):
     optimizer: Optimizer
     names: Callable[[], Names]
     """The parameters of all protected modules, as they are when it is asked."""
+
+    def parameters(self) -> Iterator[Tensor]:
+        """Everything that it steps."""
+        for group in self.optimizer.param_groups:
+            yield from group["params"]
 
     def shared(self) -> Tree:
         """Class, groups with their parameters in order, state by parameter, and the rest."""

@@ -1,6 +1,6 @@
 """How each kind of object gives its state as a tree, tells what does not fit, and takes it back.
 
-A module's parameters and an optimizer are equal on all ranks: their state is `shared`. Buffers,
+What DDP keeps equal on all ranks can be `shared`: a module's parameters, an optimizer's state. Buffers,
 streams, schedules, scalers and samplers belong to each rank: theirs is `own`.
 """
 

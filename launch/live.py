@@ -37,11 +37,10 @@ class Live:
     def __init__(
         self,
         run_dir: RunDir,
-        total_steps: int | None = None,
         out: IO[str] | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._run_dir, self._total_steps, self._clock_s = run_dir, total_steps, clock_s
+        self._run_dir, self._clock_s = run_dir, clock_s
         self._console = _Console(file=sys.stderr if out is None else out, highlight=False)
         self._pace = Pace()
         self._looked_s = self._said_s = -math.inf
@@ -89,7 +88,7 @@ class Live:
             self._console.print(line, markup=False, soft_wrap=True)
         self._seen = seen(fold)
         self._pace.observe(fold)
-        now = status(fold, slots.read(self._run_dir.slot(0)), self._pace, self._total_steps)
+        now = status(fold, slots.read(self._run_dir.slot(0)), self._pace)
         if self._moving is not None:
             self._moving.update(now.line(), refresh=True)
         elif self._clock_s() - self._said_s >= PLAIN_S and now != self._said:

@@ -85,13 +85,13 @@ class Status:
         return line
 
 
-def status(account: Account, slot: Slot | None, pace: Pace, total_steps: int | None) -> Status:
+def status(account: Account, slot: Slot | None, pace: Pace) -> Status:
     """The present: from rank 0's slot where that is of the newest attempt, else from the log."""
     step, loss = account.step, account.loss
     if slot is not None and slot.attempt >= max(0, account.attempt) and slot.mark >= Mark.STEPPING:
         step = slot.step
         loss = loss if math.isnan(slot.loss) else slot.loss
-    speed = pace.per_second()
+    speed, total_steps = pace.per_second(), account.total_steps
     remaining_s = None
     if speed is not None and speed[0] > 0 and total_steps is not None:
         remaining_s = max(0, total_steps - step) / speed[0]

@@ -5,9 +5,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn, optim
+from torch import distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import lr_scheduler, swa_utils
 
 from harness import exactness
+from harness.buckets import reductions
 from harness.checkpoint.tree import flatten, unflatten
 from harness.components import Protected
 from harness.data import ResumableSampler
@@ -584,3 +588,45 @@ def test_live_trees_are_no_copies():
     training = Training()
     weight = training.protected.shared()["model"]["embed.weight"]
     assert weight is training.model.embed.weight
+
+
+@pytest.fixture
+def lone_group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_what_decides_the_order_of_a_reduction_is_told(lone_group):
+    first, second = (
+        DistributedDataParallel(nn.Linear(2, 1)),
+        DistributedDataParallel(nn.Linear(2, 1), bucket_cap_mb=1),
+    )
+    second.register_comm_hook(None, default_hooks.allreduce_hook)
+    told = reductions([first, second])
+    assert (told["ddp.comm_hooks"], told["ddp.1.comm_hooks"]) == ("none", "allreduce_hook")
+    assert told["ddp.1.bucket_bytes_cap"] == str(1 << 20) != told["ddp.bucket_bytes_cap"]
+
+
+def test_among_several_ranks_only_what_ddp_keeps_equal_is_shared(lone_group):
+    replica, alone = nn.Linear(2, 1), nn.Linear(2, 1)
+    wrapped = DistributedDataParallel(replica)
+    steps_replica = torch.optim.SGD(replica.parameters(), 0.1, momentum=0.9)
+    steps_both = torch.optim.SGD([*replica.parameters(), *alone.parameters()], 0.1, momentum=0.9)
+    (wrapped(torch.ones(1, 2)) + alone(torch.ones(1, 2))).sum().backward()
+    steps_replica.step()
+    steps_both.step()
+    protected = Protected(world_size=2)
+    protected.add(model=wrapped, teacher=alone, optimizer=steps_replica, both=steps_both)
+
+    assert set(protected.shared()) == {"model", "optimizer"}
+    assert set(protected.own()) == {"teacher", "both"}
+
+    saved = through_a_checkpoint((protected.shared(), protected.own()))
+    before = protected.digests()
+    with torch.no_grad():
+        alone.weight.zero_()
+        steps_both.state[alone.weight]["momentum_buffer"].zero_()
+    assert protected.digests() != before
+    protected.restore(*saved)
+    assert protected.digests() == before

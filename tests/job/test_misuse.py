@@ -29,6 +29,7 @@ batches = job.batches({loader})
 for step in job.steps(2):
     model(next(batches)).sum().backward()
     optimizer.step()
+    {inside}
 {after}
 """
 SAMPLED, PLAIN = "DataLoader(data, batch_sampler=sampler)", "DataLoader(data)"
@@ -38,10 +39,14 @@ SAMPLED, PLAIN = "DataLoader(data, batch_sampler=sampler)", "DataLoader(data)"
 def loop(zygote: Zygote, tmp_path: Path) -> Iterator[Callable[..., int]]:
     """Runs `LOOP` on one rank, once, and gives the exit code."""
 
-    def run(loader: str, protected: str = "", before: str = "", after: str = "") -> int:
+    def run(
+        loader: str, protected: str = "", before: str = "", inside: str = "", after: str = ""
+    ) -> int:
         script = tmp_path / "loop.py"
         script.write_text(
-            LOOP.format(loader=loader, protected=protected, before=before, after=after)
+            LOOP.format(
+                loader=loader, protected=protected, before=before, inside=inside, after=after
+            )
         )
         flags = ("--run", "run", "--nproc-per-node", "1", "--max-restarts", "0")
         return zygote.launch(["run", *flags, "--no-metrics", script], tmp_path).wait()
@@ -110,3 +115,14 @@ def test_a_switch_that_is_changed_before_or_in_a_step_is_refused(loop, tmp_path,
     assert loop(SAMPLED, protected=", data=sampler", before=before) == 1
     assert "exactness needs its switches:" in errors(tmp_path)
     assert logged(tmp_path).count(StepFinished) == steps
+
+
+def test_a_loop_that_is_told_to_stop_ends_with_its_state_durable(tmp_path, loop):
+    assert loop(SAMPLED, protected=", data=sampler", inside="job.stop()") == 0
+    assert timeline(read(RunDir.at(tmp_path / "run"))).account.step == 1
+    assert (tmp_path / "run" / "checkpoints" / "step-00000001-1" / "commit.json").exists()
+
+
+def test_a_loop_that_is_left_says_how_to_end_it(tmp_path, loop):
+    assert loop(SAMPLED, protected=", data=sampler", inside="break") == 1
+    assert "the loop was left in step 1: end it by job.stop()" in errors(tmp_path)

@@ -33,7 +33,7 @@ def folded(story: stories.Story) -> Fold:
 def watched(run_dir: RunDir, *stages: stories.Story) -> list[str]:
     """What is shown without a terminal while the log grows stage by stage, ten seconds each."""
     out, clock = io.StringIO(), Hands()
-    with Live(run_dir, total_steps=10, out=out, clock_s=clock) as live:
+    with Live(run_dir, out=out, clock_s=clock) as live:
         for stage in stages:
             stories.add(run_dir, stage)
             clock.now_s += PLAIN_S
@@ -108,9 +108,9 @@ def test_the_present_step_and_loss_come_from_the_slot_of_rank_0(tmp_path):
         slot.update(mark=Mark.STEPPING, step=7, loss=3.25)
     with SlotWriter(tmp_path / "old", attempt=0) as slot:
         slot.update(mark=Mark.STEPPING, step=9, loss=9.0)
-    shown = status(fold, stories.slot(tmp_path / "0"), Pace(), None)
-    assert shown == Status("save_stall", 1, 7, None, 3.25, None, None, 0.4, "kill rank 1")
-    late = status(fold, stories.slot(tmp_path / "old"), Pace(), None)
+    shown = status(fold, stories.slot(tmp_path / "0"), Pace())
+    assert shown == Status("save_stall", 1, 7, 10, 3.25, None, None, 0.4, "kill rank 1")
+    late = status(fold, stories.slot(tmp_path / "old"), Pace())
     assert (late.step, late.loss) == (4, 4.0)
 
 
@@ -125,7 +125,7 @@ def test_speed_is_that_of_the_attempt_that_goes_on():
     assert distinct[0] is None
     assert distinct[1] == (2.0, 200.0)  # steps 1 and 2, half a second apart
     assert speeds[-1] == (2.5, 250.0)  # steps 3 and 4 of attempt 1, 0.4 s apart: no restart in it
-    assert status(fold, None, pace, 14).remaining_s == pytest.approx(4.0)
+    assert status(fold, None, pace).remaining_s == pytest.approx(2.4)
 
 
 def test_on_a_terminal_one_line_moves_and_news_stand_above_it(tmp_path, monkeypatch):
