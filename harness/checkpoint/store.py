@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import fsspec
@@ -66,7 +67,7 @@ class Store:
         self.files.makedirs(self.path(_ATTEMPTS), exist_ok=True)
         if self.create(_RUN, _json({"schema": SCHEMA, "run_id": self.run_id})):
             sync_directory(Path(self.root).parent)
-        owner = self._fields(_RUN)["run_id"]
+        owner = self._fields(_RUN, run_id=str)["run_id"]
         if owner != self.run_id:
             raise StoreError(
                 f"{self.root} holds the checkpoints of run {owner!r}, and this is run"
@@ -100,7 +101,8 @@ class Store:
         """Where each attempt that has chosen began."""
         found: dict[int, Departure] = {}
         for attempt in self._numbers(_DEPARTURE):
-            fields = self._fields(f"{_ATTEMPTS}/{attempt:05d}.json")
+            record = f"{_ATTEMPTS}/{attempt:05d}.json"
+            fields = self._fields(record, parent=int | None, step=int)
             found[attempt] = Departure(fields["parent"], fields["step"])
         return found
 
@@ -187,12 +189,18 @@ class Store:
         """Make the names in directory `name` durable; of the root where none is given."""
         sync_directory(Path(self.path(name)))
 
-    def _fields(self, name: str) -> dict[str, Any]:
-        """A record beside the checkpoints. Raises `StoreError` if it is damaged."""
+    def _fields(self, name: str, **kinds: type | UnionType) -> dict[str, Any]:
+        """A record beside the checkpoints, with fields of these kinds at least.
+
+        Raises `StoreError` if it is damaged.
+        """
         try:
             fields: dict[str, Any] = json.loads(self.read(name))
             if not 1 <= fields["schema"] <= SCHEMA:
                 raise ValueError(f"schema {fields['schema']}; this version reads 1 to {SCHEMA}")
+            for key, kind in kinds.items():
+                if not isinstance(fields[key], kind):
+                    raise TypeError(f"{key} = {fields[key]!r}")
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(
                 f"{self.path(name)} is damaged ({error!r}); it says which checkpoints count, so"

@@ -72,12 +72,30 @@ def test_lineage_is_written_once(store):
     assert store.chain().limits == {2: None, 1: 50}
 
 
-def test_a_damaged_record_of_lineage_is_said_and_not_guessed(store):
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"schema": 1, "pare',
+        b'{"schema": 1}',
+        b'{"schema": 1, "parent": "2", "step": 10}',
+        b'{"schema": 1, "parent": 2, "step": null}',
+        b"[]",
+    ],
+)
+def test_a_damaged_record_of_lineage_is_said_and_not_guessed(store, content):
     with store.files.open(store.path("attempts", "00003.json"), "wb") as file:
-        file.write(b'{"schema": 1, "pare')
+        file.write(content)
 
     with pytest.raises(StoreError, match=r"attempts/00003.json is damaged"):
         store.chain()
+
+
+def test_a_record_of_the_owner_that_names_none_is_said(store):
+    with store.files.open(store.path("run.json"), "wb") as file:
+        file.write(b'{"schema": 1}')
+
+    with pytest.raises(StoreError, match=r"run.json is damaged"):
+        store.adopt()
 
 
 def test_of_two_that_create_a_file_one_wins_and_its_content_stays(store):
