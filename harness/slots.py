@@ -62,6 +62,8 @@ class SlotWriter:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             os.ftruncate(descriptor, SIZE)
+            # Room on the disk, or an error that can be told: a write into a hole without is SIGBUS.
+            os.posix_fallocate(descriptor, 0, SIZE)
             self._memory = mmap.mmap(descriptor, SIZE)
         finally:
             os.close(descriptor)

@@ -1,3 +1,4 @@
+import errno
 import math
 import os
 import signal
@@ -22,6 +23,15 @@ def test_a_slot_is_readable_after_its_writer_was_killed(tmp_path):
     assert slot is not None
     assert (slot.attempt, slot.pid, slot.mark, slot.step) == (2, child, Mark.STEPPING, 7)
     assert (slot.own_ns, slot.wait_ns, slot.loss) == (5, 6, 2.5)
+
+
+def test_a_slot_for_which_the_disk_has_no_room_is_an_error_and_no_signal(tmp_path, monkeypatch):
+    def full(_descriptor: int, _offset: int, _size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        SlotWriter(tmp_path / "0", attempt=0)
 
 
 def test_every_update_is_progress_and_keeps_what_it_does_not_name(tmp_path):
