@@ -52,10 +52,11 @@ def learning_rate(preset: Preset, steps: int, step: int) -> float:
 
 @torch.no_grad()
 def validation_loss(model: torch.nn.Module, held_out: Windows, job: harness.Job) -> float:
-    """Mean loss in nats a byte over up to 64 held-out windows, divided among the ranks."""
+    """Mean loss in nats a byte over some 64 windows all over the held-out text, shared by the ranks."""
     model.eval()
     total = torch.zeros(2, device=job.device)
-    for index in range(job.rank, min(64, len(held_out)), job.world_size):
+    windows = range(0, len(held_out), max(1, len(held_out) // 64))
+    for index in windows[job.rank :: job.world_size]:
         inputs, targets = held_out[index]
         loss = model(inputs[None].to(job.device), targets[None].to(job.device))
         total += torch.stack((loss, torch.ones_like(loss)))
