@@ -9,11 +9,12 @@ import torch
 from torch import distributed as dist
 from torch.distributed import PrefixStore, Store
 
-from harness.beginning import began_ns, start_ticks
+from harness.beginning import start_ticks
 from harness.events import AttemptStarted, GroupFormed, RankJoined, RunStarted
 from harness.membership import Membership, another_client
 from harness.recorder import boot_id
 from harness.rundir import RunDir
+from harness.session import Session
 from harness.voice import Voice
 
 SCHEMA = 1
@@ -36,16 +37,16 @@ def device_of(local_rank: int) -> torch.device:
     return torch.device("cuda", local_rank)
 
 
-def enrol(voice: Voice, member: Membership, run_dir: RunDir, run_id: str, attempt: int) -> None:
+def enrol(voice: Voice, member: Membership, agreed: Session) -> None:
     """Say who this process is: in the log, and in a file that an injector can check.
 
     Where no launcher of ours speaks for the run, rank 0 says that it and its attempt started.
     """
+    run_dir = RunDir.at(agreed.run_dir)
     if not launched_by_us():
-        launcher = os.getppid() if member.elastic else os.getpid()
-        if is_first_of_launch(run_dir, launcher):
-            started = RunStarted(run_id, member.world_size, tool="torchrun")
-            voice.tell(started, at_ns=began_ns(run_dir, launcher))
+        if is_first_of_launch(run_dir, member.launcher()):
+            started = RunStarted(agreed.run_id, member.world_size, tool="torchrun")
+            voice.tell(started, at_ns=agreed.began_ns)
         voice.tell(AttemptStarted(member.world_size))
     ticks = start_ticks(os.getpid())
     voice.write(RankJoined(os.getpid(), ticks))
@@ -56,7 +57,7 @@ def enrol(voice: Voice, member: Membership, run_dir: RunDir, run_id: str, attemp
         "pid": os.getpid(),
         "start_ticks": ticks,
         "boot_id": boot_id(),
-        "attempt": attempt,
+        "attempt": agreed.attempt,
         "event_file": voice.event_file,
     }
     path = run_dir.worker(member.rank)

@@ -79,7 +79,7 @@ class Job:
         self._steplog = StepLog(
             self._voice, self.world_size, self.settings.digest_every_steps, late
         )
-        enrol(self._voice, member, self.run_dir, agreed.run_id, self.attempt)
+        enrol(self._voice, member, agreed)
         reach(Point.JOIN)
         self._store = session.checkpoint_store(self.run_dir, agreed.run_id, self.settings)
         self._found = self._choose(member.restart_count)

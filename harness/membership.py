@@ -3,6 +3,7 @@
 Works under `harness run`, under plain `torchrun`, and for a script started alone.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -38,6 +39,10 @@ class Membership:
             restart_count=int(environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
             elastic="TORCHELASTIC_RUN_ID" in environ,
         )
+
+    def launcher(self) -> int:
+        """Pid of what started the ranks, seen from one of them: itself if it is alone."""
+        return os.getppid() if self.elastic else os.getpid()
 
 
 def connect(member: Membership, environ: Mapping[str, str]) -> Store:

@@ -16,7 +16,7 @@ import msgspec
 from torch.distributed import Store
 
 from harness import settings
-from harness.beginning import start_ticks
+from harness.beginning import began_ns, start_ticks
 from harness.checkpoint.lineage import Departure
 from harness.checkpoint.store import Store as CheckpointStore
 from harness.membership import Membership
@@ -32,6 +32,8 @@ class Session:
     run_id: str
     attempt: int
     settings: Mapping[str, Setting]
+    began_ns: int
+    """CLOCK_MONOTONIC at which its launch began; read off before any rank writes to the log."""
 
 
 def agree(messages: Store, rank: int, settle: Callable[[], Session]) -> Session:
@@ -75,6 +77,7 @@ def settle(member: Membership, run: str | None, chosen: Mapping[str, Any]) -> Se
         run_id=run_id,
         attempt=int(attempt) if attempt else _claim(run_dir, run_id, resolved),
         settings=resolved,
+        began_ns=began_ns(run_dir, member.launcher()),
     )
     settings.write(
         run_dir.settings,
@@ -118,7 +121,7 @@ def checkpoint_store(run_dir: RunDir, run_id: str, asked: settings.Settings) -> 
 
 def default_run_dir(member: Membership) -> Path:
     """`runs/<script>-<start of its launcher>`: the same through all restarts of one `torchrun`."""
-    process = os.getppid() if member.elastic else os.getpid()
+    process = member.launcher()
     return Path("runs") / f"{Path(sys.argv[0]).stem or 'run'}-{start_ticks(process)}-{process}"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from faultinject import tape, tapefile
 from faultinject.tape import Choice, Instants, Plan, Rank
-from harness.events import FaultConfirmed, RunStarted, TrainingResumed
+from harness.events import FaultConfirmed, RankJoined, RunStarted, TrainingResumed
 from harness.report import report
 from harness.report.model import Standing
 from harness.rundir import RunDir
@@ -63,6 +63,11 @@ def test_a_rank_that_an_injector_kills_under_torchrun_comes_back_to_the_same_end
     events = [entry.event for entry in job.entries()]
     assert [event.tool for event in events if isinstance(event, RunStarted)] == ["torchrun"]
     assert any(isinstance(event, FaultConfirmed) for event in events)
+    begun, joined = (
+        next(entry.at_ns for entry in job.entries() if isinstance(entry.event, kind))
+        for kind in (RunStarted, RankJoined)
+    )
+    assert joined - begun > 1_000_000_000, "the imports of torchrun and its ranks are start-up"
     first, second = [event.step for event in events if isinstance(event, TrainingResumed)]
     assert first == 0
     assert 0 < second < 19
