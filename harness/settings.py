@@ -176,39 +176,52 @@ def write(path: Path, record: Record) -> None:
     """Replace `run.toml` by `record`, whole or not at all."""
     lines = [
         f"schema = {SCHEMA}",
-        f"run_id = {json.dumps(record.run_id)}",
-        f"command = {json.dumps(list(record.command))}",
-        f"armed = {json.dumps(record.armed)}",
+        f"run_id = {_toml(record.run_id)}",
+        f"command = {_toml(list(record.command))}",
+        f"armed = {_toml(record.armed)}",
         "",
         "[environment]",
-        *(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in record.environment.items()),
+        *(f"{_toml(key)} = {_toml(value)}" for key, value in record.environment.items()),
     ]
     for key, setting in record.settings.items():
         lines += ["", f"[settings.{key}]"]
-        lines += [f"value = {json.dumps(setting.value)}", f"origin = {json.dumps(setting.origin)}"]
+        lines += [f"value = {_toml(setting.value)}", f"origin = {_toml(setting.origin)}"]
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text("\n".join(lines) + "\n")
+    # A name on Linux may be no text at all; better a question mark in it than a file that nobody reads.
+    temporary.write_bytes(("\n".join(lines) + "\n").encode(errors="replace"))
     temporary.replace(path)
+
+
+def _toml(value: Any) -> str:
+    """`value` as TOML writes it: like JSON, but without surrogates and with DEL escaped."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def read(path: Path) -> Record | None:
     """What `run.toml` holds, or None where there is none. Raises `ValueError` if it cannot be read."""
     try:
-        table = tomllib.loads(path.read_text())
+        table = tomllib.loads(path.read_text("utf-8"))
         if table["schema"] > SCHEMA:
             raise ValueError(f"its schema {table['schema']} is newer than {SCHEMA}")
+        command, environment = table["command"], table.get("environment", {})
         return Record(
-            run_id=table["run_id"],
-            command=tuple(table["command"]),
+            run_id=_text(table["run_id"]),
+            command=(_text(command[0]), *map(_text, command[1:])),
             settings={
-                key: Setting(entry["value"], entry["origin"])
+                key: Setting(_converted(key, entry["value"]), _text(entry["origin"]))
                 for key, entry in table.get("settings", {}).items()
                 if key in DEFAULTS
             },
-            environment=table.get("environment", {}),
-            armed=table.get("armed", False),
+            environment={key: _text(value) for key, value in environment.items()},
+            armed=bool(table.get("armed", False)),
         )
     except FileNotFoundError:
         return None
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{path} cannot be read as a run's settings: {error}") from error
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return value

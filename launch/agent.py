@@ -189,14 +189,15 @@ class Agent(SimpleElasticAgent):
         try:
             self.run_dir.log(self.attempt, 0, "out").parent.mkdir(parents=True, exist_ok=True)
             self.run_dir.incident(self.attempt).mkdir(parents=True, exist_ok=True)
+            folder = str(Path.cwd())  # which somebody may have deleted
         except OSError as error:
             raise StartError(f"attempt {self.attempt} cannot be started: {error}") from error
         assert self._stores.store is not None
         port = self._stores.store.port
-        orders = [self._order(worker.global_rank, port) for worker in worker_group.workers]
+        orders = [self._order(worker.global_rank, port, folder) for worker in worker_group.workers]
         return {rank_of(name): pid for name, pid in self.spawner.start(orders).items()}
 
-    def _order(self, rank: int, port: int) -> Order:
+    def _order(self, rank: int, port: int, folder: str) -> Order:
         place = Place(
             rank=rank,
             world_size=self.ranks.world_size,
@@ -209,7 +210,7 @@ class Agent(SimpleElasticAgent):
         return Order(
             name=name_of(rank),
             environment=environment(place, self.ranks.shared),
-            directory=str(Path.cwd()),
+            directory=folder,
             output=str(self.run_dir.log(self.attempt, rank, "out")),
             errors=str(self.run_dir.log(self.attempt, rank, "err")),
             stacks=str(self.run_dir.stacks(self.attempt, rank)),

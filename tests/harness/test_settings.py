@@ -83,7 +83,7 @@ def test_a_continued_run_keeps_what_was_set_and_where_it_came_from_but_not_what_
 def test_run_toml_reads_as_it_was_written(tmp_path):
     record = Record(
         run_id="a1",
-        command=("train.py", '--name="x"', "naïve\n"),
+        command=("train.py", '--name="x"', "naïve\n", "\U0001f600", "\x7f\x01"),
         settings=settings.resolve([("flag", {"exact": False, "checkpoints": "file:///a b"})]),
         environment={"torch": "2.13.0+cpu", "odd key": "1"},
         armed=True,
@@ -101,7 +101,33 @@ def test_no_run_toml_is_no_record(tmp_path):
     assert settings.read(tmp_path / "run.toml") is None
 
 
-@pytest.mark.parametrize("text", ["", "schema = 1", "schema = 99\nrun_id='a'\ncommand=[]", "= ="])
+def test_a_name_that_is_no_text_does_not_make_run_toml_unreadable(tmp_path):
+    record = Record(run_id="a1", command=("\udcff.py",), settings={}, environment={})
+    path = tmp_path / "run.toml"
+    settings.write(path, record)
+    assert settings.read(path) == replace(record, command=("?.py",))
+
+
+_HEAD = "schema = 1\nrun_id = 'a'\ncommand = ['train.py']\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "schema = 1",
+        "schema = 99\nrun_id='a'\ncommand=['train.py']",
+        "schema = '1'\nrun_id='a'\ncommand=['train.py']",
+        "= =",
+        "schema = 1\nrun_id = 3\ncommand = ['train.py']",
+        "schema = 1\nrun_id = 'a'\ncommand = []",
+        "schema = 1\nrun_id = 'a'\ncommand = 5",
+        _HEAD + "environment = 3",
+        _HEAD + "settings = 3",
+        _HEAD + "[settings]\nseed = 3",
+        _HEAD + "[settings.seed]\nvalue = 'x'\norigin = 'flag'",
+    ],
+)
 def test_a_damaged_run_toml_is_a_clear_error(tmp_path, text):
     path = tmp_path / "run.toml"
     path.write_text(text)

@@ -143,6 +143,17 @@ def test_an_attempt_whose_logs_have_no_place_ends_the_run_with_that_reason(bench
 
 
 @pytest.mark.processes
+def test_an_attempt_whose_folder_was_deleted_ends_the_run_with_that_reason(bench: Bench):
+    script = bench.write("leave.py", "import os, shutil\nshutil.rmtree(os.getcwd())\nos._exit(1)")
+    (bench.folder / "gone").mkdir()
+    flags = ("--run", bench.folder / "run", "--nproc-per-node", "1", "--no-metrics", "--quiet")
+    run = bench.zygote.launch(["run", *flags, script], bench.folder / "gone")
+    assert run.wait() == 1
+    (finished,) = bench.events(RunFinished)
+    assert finished.reason.startswith("attempt 2 cannot be started: ")
+
+
+@pytest.mark.processes
 def test_storage_that_takes_no_attempt_ends_the_run_with_that_reason(bench: Bench):
     script = bench.write(
         "s.py",
