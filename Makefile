@@ -1,7 +1,5 @@
 # Every command sets up what it needs: `make demo` and `make test` work on a fresh clone.
 PYTHON ?= python3
-# Further arguments of `pip install`, such as an index with another build of torch.
-PIP_ARGS ?=
 BIN := .venv/bin
 READY := .venv/.ready
 
@@ -34,7 +32,7 @@ bench: $(READY)  ## every claim about speed, each beside what it is compared wit
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 clean:
