@@ -14,11 +14,20 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 def _left_behind() -> set[str]:
     """What this test process owns that must be gone in the end, in words."""
-    mine = {child.pid for child in psutil.Process().children(recursive=True)}
-    marked = {process.pid for process in psutil.process_iter() if _started_by_us(process)}
-    names = {f"process {pid}" for pid in mine | marked}
-    names |= {f"shared memory {path.name}" for path in Path("/dev/shm").iterdir()}
-    return names
+    mine = set(psutil.Process().children(recursive=True))
+    marked = {process for process in psutil.process_iter() if _started_by_us(process)}
+    names = {_named(process) for process in mine | marked} - {""}
+    return names | {f"shared memory {path.name}" for path in Path("/dev/shm").iterdir()}
+
+
+def _named(process: psutil.Process) -> str:
+    """A process in words; nothing for Python's own tracker of shared memory, which we all share."""
+    try:
+        command = " ".join(process.cmdline())
+    except psutil.Error:
+        return ""  # it ended meanwhile
+    tracks = "multiprocessing.resource_tracker" in command and process.ppid() == os.getpid()
+    return "" if tracks else f"process {process.pid}: {command}"
 
 
 def _started_by_us(process: psutil.Process) -> bool:

@@ -25,8 +25,8 @@ def test_a_launch_began_with_its_process_not_with_its_first_line(tmp_path):
     with subprocess.Popen(["sleep", "1000"]) as child:
         began = began_ns(run_dir, child.pid)
         child.kill()
-    # The kernel counts the start of a process in hundredths of a second.
-    assert before_ns - 10_000_000 <= began <= time.monotonic_ns()
+    # The kernel counts the start of a process in hundredths of a second, by another clock.
+    assert before_ns - 20_000_000 <= began <= time.monotonic_ns()
 
 
 def test_a_launch_does_not_begin_before_the_one_before_it_has_ended(tmp_path):
