@@ -1,9 +1,7 @@
 import pickle
 import random
 from collections import Counter
-from collections.abc import Iterator
 from itertools import chain
-from multiprocessing import resource_tracker
 from typing import Any
 
 import numpy as np
@@ -365,15 +363,8 @@ def test_items_draw_the_same_in_any_process_and_after_a_stop_and_no_two_draw_ali
     assert seen == reference
 
 
-@pytest.fixture
-def tracker_stopped() -> Iterator[None]:
-    """Spawning starts Python's own resource tracker, which would live as long as this process."""
-    yield
-    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
-
-
 @pytest.mark.processes
-def test_workers_that_were_spawned_draw_the_same(tracker_stopped: None):
+def test_workers_that_were_spawned_draw_the_same():
     sampler = ResumableSampler(6, 2, rank=0, world_size=1)
     reference = [next(loading(sampler)) for _ in range(3)]
     sampler = ResumableSampler(6, 2, rank=0, world_size=1)
