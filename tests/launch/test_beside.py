@@ -3,6 +3,9 @@
 import resource
 import signal
 import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -18,6 +21,7 @@ from harness.events import (
     TrainingResumed,
 )
 from launch.environment import Place, Shared, environment
+from launch.processes import has_handler
 from tests.launch.conftest import Bench, until
 
 PLAN = """
@@ -108,6 +112,19 @@ def test_training_goes_on_though_nothing_can_be_printed(bench: Bench):
     run = bench.zygote.launch([*flags, script], bench.folder, output=Path("/dev/full"))
     assert run.wait() == 0
     assert bench.events(RunFinished) == [RunFinished(Outcome.FINISHED)]
+
+
+@pytest.mark.processes
+def test_a_launcher_that_still_imports_leaves_on_sigterm_to_be_run_again(tmp_path: Path):
+    (tmp_path / "s.py").touch()
+    command = [sys.executable, "-m", "harness", "run", "--run", "run", "s.py"]
+    with subprocess.Popen(command, cwd=tmp_path) as launcher:
+        while not has_handler(launcher.pid, signal.SIGTERM):
+            assert launcher.poll() is None
+            time.sleep(0.01)
+        launcher.send_signal(signal.SIGTERM)
+        assert launcher.wait(30) == 75
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.processes
