@@ -68,6 +68,11 @@ class RunDir:
         """Folder of what the ranks printed."""
         return self.path / "logs"
 
+    def newest_attempt(self) -> int:
+        """The highest number of an attempt that has a folder in `logs`; 0 where none has."""
+        names = (folder.name.removeprefix("attempt-") for folder in self.logs.glob("attempt-*"))
+        return max((int(name) for name in names if name.isdecimal()), default=0)
+
     def log(self, attempt: int, rank: int, stream: str) -> Path:
         """What rank `rank` printed in attempt `attempt`; `stream` is `out` or `err`."""
         return self.logs / f"attempt-{attempt}" / f"rank-{rank}.{stream}"

@@ -14,7 +14,7 @@ from typing import NoReturn
 from torch.distributed.run import config_from_args
 
 from harness import beginning, events, exactness, session, settings, slots
-from harness.checkpoint.store import StoreError
+from harness.checkpoint.store import Store, StoreError
 from harness.events import EXIT_CODES, Entry, Event, Outcome
 from harness.recorder import Recorder
 from harness.rundir import RunDir
@@ -121,12 +121,15 @@ class _Launcher:
         self._voice = _Voice()
 
     def run(self, spawner: Spawner) -> Ending:
-        """Lead the run to its end, and report it. Raises `UsageError` for storage of another run."""
+        """Lead the run to its end, and report it. Raises `UsageError` for storage that is not its own."""
         try:
             asked = settings.values(self._record.settings)
             store = session.checkpoint_store(self._run_dir, self._record.run_id, asked)
         except (StoreError, OSError) as error:
             raise UsageError(str(error)) from None
+        newest = self._run_dir.newest_attempt()
+        if asked.resume != "fresh":
+            self._check_not_emptied(store)
         self._announce()
         began_ns = beginning.began_ns(self._run_dir, os.getpid())
         recorder = _Chronicle(self._run_dir, self._record.run_id, self._voice.complain)
@@ -138,7 +141,7 @@ class _Launcher:
             beside = self._companions()
             course = Course(
                 program=self._asked.program,
-                claim_attempt=store.claim_attempt,
+                claim_attempt=lambda: store.claim_attempt(newest),
                 recorder=recorder,
                 watch=watch,
                 requests=Requests(recorder, self._asked.grace_s, self._say),
@@ -157,6 +160,15 @@ class _Launcher:
                 companion.stop()
         self._report(course.ending)
         return course.ending
+
+    def _check_not_emptied(self, store: Store) -> None:
+        """Refuse to begin at step 1 again only because a disk is not there."""
+        slot = slots.read(self._run_dir.slot(0))
+        if slot is not None and slot.step > 0 and store.newest_attempt() == 0:
+            raise UsageError(
+                f"{store.root} is empty, and the run had finished step {slot.step}: put its"
+                " checkpoints back there, or start from nothing with --resume fresh"
+            )
 
     def _companions(self) -> dict[str, Companion]:
         beside: dict[str, Companion] = {}

@@ -178,10 +178,7 @@ def _add_launcher(group: argparse._ArgumentGroup) -> None:
 
 def _settings(asked: argparse.Namespace) -> dict[str, Any]:
     given = {key: getattr(asked, key) for key in DEFAULTS}
-    given = {key: value for key, value in given.items() if value is not None}
-    if "checkpoints" in given and "://" not in given["checkpoints"]:
-        given["checkpoints"] = str(Path(given["checkpoints"]).expanduser().absolute())
-    return given
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def _program(asked: argparse.Namespace) -> Program:

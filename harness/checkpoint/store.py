@@ -76,9 +76,16 @@ class Store:
 
     # ── attempts and their lineage ──────────────────────────────────────────────────────────
 
-    def claim_attempt(self) -> int:
-        """The next attempt's number, which no one else has or ever gets; the first is 1."""
-        number = max(self._numbers(_CLAIM), default=0) + 1
+    def newest_attempt(self) -> int:
+        """The highest number that an attempt claimed or chose its state under; 0 before the first."""
+        return max([*self._numbers(_CLAIM), *self._numbers(_DEPARTURE)], default=0)
+
+    def claim_attempt(self, above: int = 0) -> int:
+        """The next attempt's number, which no one else has or ever gets; the first is 1.
+
+        It is higher than `above`: a script may move its checkpoints after an attempt was claimed.
+        """
+        number = max(above, self.newest_attempt()) + 1
         while not self.create(f"{_ATTEMPTS}/{number:05d}.claim", self._claim(number)):
             number += 1
         return number

@@ -1,5 +1,6 @@
 """How a launcher ends, what it says then, and the exit code that it leaves."""
 
+import shutil
 import signal
 
 import pytest
@@ -16,6 +17,7 @@ from harness.events import (
     StepFinished,
     TrainingResumed,
 )
+from harness.journal import read
 from tests.launch.conftest import Bench, until
 
 pytestmark = pytest.mark.processes
@@ -233,3 +235,27 @@ def test_a_peer_that_is_left_waiting_is_noticed_though_it_joined_late(bench: Ben
     assert bench.events(FailureDetected) == [
         FailureDetected(1, Cause.EXIT, "left with exit code 0 before the job was done")
     ]
+
+
+def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew_by_itself(bench: Bench):
+    assert bench.launch("steps.py", "2").wait() == 0
+    shutil.rmtree(bench.run_dir.checkpoints)
+    again = bench.launch("steps.py", "3")
+    assert again.wait() == 2
+    assert "is empty, and the run had finished step 2" in again.printed
+    assert bench.launch("--resume", "fresh", "steps.py", "3").wait() == 0
+
+
+def test_a_script_that_moves_its_checkpoints_gets_new_numbers_in_each_launch(bench: Bench):
+    script = bench.write(
+        "moved.py",
+        "import sys, torch, harness\n"
+        "job = harness.join(checkpoints='elsewhere')\n"
+        "job.protect(model=job.ddp(torch.nn.Linear(1, 1)))\n"
+        "for step in job.steps(int(sys.argv[1])):\n"
+        "    pass\n",
+    )
+    assert bench.launch(script, "1").wait() == 0
+    assert bench.launch(script, "2").wait() == 0
+    starts = [entry for entry in read(bench.run_dir) if isinstance(entry.event, AttemptStarted)]
+    assert [entry.attempt for entry in starts] == [1, 2]

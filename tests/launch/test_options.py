@@ -45,13 +45,6 @@ def test_every_setting_has_a_flag_and_a_line_of_help(script: str):
     }
 
 
-def test_a_folder_of_checkpoints_is_made_absolute_and_a_url_is_left_alone(script: str):
-    here = str(Path("ckpt").absolute())
-    assert parse(["--checkpoints", "ckpt", script]).settings == {"checkpoints": here}
-    url = "s3://bucket/run7"
-    assert parse(["--checkpoints", url, script]).settings == {"checkpoints": url}
-
-
 def test_the_defaults_restart_a_job_ten_times_an_hour(script: str):
     asked = parse([script])
     assert asked.limits == Limits(10, 3600 * NS)

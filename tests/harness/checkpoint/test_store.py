@@ -62,6 +62,13 @@ def test_attempt_numbers_go_on_past_five_digits(store):
     assert [store.claim_attempt(), store.claim_attempt()] == [100000, 100001]
 
 
+def test_a_number_is_never_given_again_by_storage_that_knows_of_it_otherwise(store):
+    store.record_lineage(4, None, 0)
+    assert store.claim_attempt() == 5
+    assert store.claim_attempt(above=8) == 9
+    assert store.newest_attempt() == 9
+
+
 def test_lineage_is_written_once(store):
     store.record_lineage(1, None, 0)
     store.record_lineage(2, 1, 50)
