@@ -105,7 +105,8 @@ def test_a_drained_job_loses_no_step_and_goes_on_to_the_same_end(job, twin):
 def test_a_state_that_does_not_fit_is_refused_with_every_difference_and_stays_as_it_was(job, twin):
     assert job.run(2, "--max-restarts", "0", KILL="1:0:11") == 1
     assert job.run(2, "--max-restarts", "0", script=("--preset", "demo")) == 1
-    told = "".join(path.read_text() for path in (job.path / "logs").glob("attempt-2/rank-0.err"))
+    # Every rank finds it; the launcher may end the others before they have said so.
+    told = "".join(path.read_text() for path in (job.path / "logs").glob("attempt-2/rank-*.err"))
     assert "the saved state does not fit:" in told
     assert "model.token.weight is float32[256, 128] and was float32[256, 32]" in told
     assert "model.blocks.3.network.2.bias is here and not in the saved state" in told
