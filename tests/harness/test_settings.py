@@ -137,11 +137,11 @@ def test_a_damaged_run_toml_is_a_clear_error(tmp_path, text):
 
 @pytest.mark.parametrize(
     ("asked", "kept"),
-    [("here", "/work/here"), ("/a b", "/a b"), ("file:///x", "file:///x"), ("", "")],
+    [("here", "/folder/here"), ("/a b", "/a b"), ("file:///x", "file:///x"), ("", "")],
 )
 def test_a_folder_of_checkpoints_is_the_same_wherever_the_next_launch_is_made(
     tmp_path, monkeypatch, asked, kept
 ):
     monkeypatch.chdir(tmp_path)
     found = settings.resolve([("join", {"checkpoints": asked})])["checkpoints"].value
-    assert str(found).replace(str(tmp_path), "/work") == kept
+    assert str(found).replace(str(tmp_path), "/folder") == kept
