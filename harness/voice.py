@@ -1,7 +1,8 @@
 """How a rank speaks: events into its log, signs of life into its slot.
 
-Once it has begun, losing its voice kills no rank. A full disk takes the log and must not take the training: what cannot be written is said once on
-stderr, and the seconds that it would have told of are accounted to the phase before.
+Once it has begun, losing its voice kills no rank. A full disk takes the log and must not take the
+training: what cannot be written is said once on stderr, and the seconds that it would have told of
+are accounted to the phase before.
 """
 
 import logging
