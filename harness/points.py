@@ -8,17 +8,30 @@ from enum import StrEnum
 
 
 class Point(StrEnum):
-    """Where a run can be hit from inside a rank."""
+    """Where a run can be hit from inside one of its processes."""
 
+    FORKED = "forked"
+    """A rank's process exists and has done nothing yet."""
     JOIN = "join"
+    GROUP = "group"
+    """A rank is about to form the process group."""
     RESTORE = "restore"
+    RESTORE_READ = "restore.read"
+    """A file of a checkpoint is half read."""
     STEP_START = "step.start"
     STEP_END = "step.end"
     SAVE_COPY = "save.copy"
+    """A part of the state is copied; the rest is not."""
     SAVE_SHARD = "save.shard"
+    """A shard is half written."""
+    SAVE_BETWEEN = "save.between"
+    """A shard is whole, and others may not be."""
     SAVE_MANIFEST = "save.manifest"
+    """All shards are whole, and there is no manifest."""
     SAVE_COMMIT = "save.commit"
+    """The manifest is whole, and there is no commit."""
     RETENTION = "retention"
+    """Between any two deletions of what is no longer needed."""
 
 
 _armed: dict[Point, Callable[[], None]] = {}

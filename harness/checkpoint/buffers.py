@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from harness.checkpoint.shards import Piece
-from harness.checkpoint.tree import DTYPES
+from harness.checkpoint.shards import Piece, Spec
+from harness.checkpoint.tree import DTYPE_NAMES, DTYPES
 
 _ALIGNMENT_BYTES = 64
 
@@ -58,7 +58,9 @@ class Buffers:
         slices, spans, needed = _arranged(files)
         self._settle()
         self._grow(needed, _pinned(tensors))
-        copy((self._target(piece), piece.piece.of(tensors[piece.piece.name])) for piece in slices)
+        copy(
+            (self._target(piece), _rows(tensors[piece.piece.name], piece.piece)) for piece in slices
+        )
         memory = self._memory.numpy().data
         return [memory[begin:end] for begin, end in spans]
 
@@ -76,6 +78,19 @@ class Buffers:
         part = place.piece.part
         raw = self._memory[place.begin : place.begin + part.size_bytes]
         return raw.view(DTYPES[part.dtype]).view(part.shape)
+
+
+def specs(tensors: Mapping[str, Tensor]) -> dict[str, Spec]:
+    """What each tensor is."""
+    return {
+        name: Spec(DTYPE_NAMES[tensor.dtype], tuple(tensor.shape))
+        for name, tensor in tensors.items()
+    }
+
+
+def _rows(tensor: Tensor, piece: Piece) -> Tensor:
+    """The piece as a view of its tensor."""
+    return tensor.narrow(0, piece.start, piece.rows) if piece.spec.shape else tensor
 
 
 def _pinned(tensors: Mapping[str, Tensor]) -> bool:

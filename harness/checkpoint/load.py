@@ -12,17 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.checkpoint.manifest import (
-    COMMIT,
-    MANIFEST,
-    STATE,
-    DamagedError,
-    Manifest,
-    Place,
-    check,
-    decode_commit,
-    decode_manifest,
-)
+from harness.checkpoint.audit import manifest_of
+from harness.checkpoint.manifest import STATE, DamagedError, Manifest, Place, check
 from harness.checkpoint.store import Store
 from harness.checkpoint.tree import DTYPES, unflatten
 from harness.events import Rejection
@@ -44,27 +35,6 @@ class Found:
     """This rank's own tree, or rank 0's where this rank did not exist."""
     new_rank: bool
     """True if `own` is rank 0's, because no rank of this number took part in the save."""
-
-
-def manifest_of(store: Store, place: Place) -> Manifest:
-    """What a committed checkpoint should hold. Raises `DamagedError`; no tensor is read."""
-    try:
-        commit = decode_commit(store.read(f"{place.name}/{COMMIT}"))
-        raw = store.read(f"{place.name}/{MANIFEST}")
-    except FileNotFoundError as error:
-        raise DamagedError(Rejection.MISSING, f"{_file(error)} is missing") from error
-    except OSError as error:
-        raise DamagedError(Rejection.UNREADABLE, f"{type(error).__name__}: {error}") from error
-    return decode_manifest(raw, commit, place, store.run_id)
-
-
-def is_sound(store: Store, place: Place) -> bool:
-    """True if the manifest is the committed one and every file of it has its size."""
-    try:
-        files = manifest_of(store, place).files
-        return all(store.size(f"{place.name}/{name}") == file.size for name, file in files.items())
-    except (DamagedError, OSError):
-        return False
 
 
 def load(store: Store, place: Place, rank: int) -> Found:
@@ -125,7 +95,3 @@ def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
         for name, tensor in tensors.items()
         if name.startswith(prefix)
     }
-
-
-def _file(error: OSError) -> str:
-    return str(error.filename or error).rsplit("/", 1)[-1]

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import msgspec
 import xxhash
 
+from harness.checkpoint.dtypes import ITEM_BYTES
 from harness.checkpoint.shards import Spec
-from harness.checkpoint.tree import DTYPES
 from harness.events import Rejection
 
 SCHEMA = 1
@@ -203,7 +203,7 @@ def _contradictions(manifest: Manifest) -> list[str]:
     found = [] if STATE in manifest.files else [f"no {STATE}"]
     spans: dict[str, list[tuple[int, int]]] = {}
     for name, tensor in manifest.tensors.items():
-        if tensor.dtype not in DTYPES:
+        if tensor.dtype not in ITEM_BYTES:
             found.append(f"{name} has unknown dtype {tensor.dtype!r}")
             continue
         spec = Spec(tensor.dtype, tensor.shape)

@@ -11,8 +11,9 @@ from typing import assert_never
 
 import msgspec
 
+from harness.checkpoint.audit import manifest_of
 from harness.checkpoint.lineage import Chain
-from harness.checkpoint.load import Found, load, manifest_of
+from harness.checkpoint.load import Found, load
 from harness.checkpoint.manifest import DamagedError, Place
 from harness.checkpoint.messages import Channel, Messages, SilenceError
 from harness.checkpoint.store import Store

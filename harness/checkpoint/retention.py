@@ -6,7 +6,7 @@ place that another run owns: a store of another run cannot even be opened.
 
 from collections.abc import Iterator
 
-from harness.checkpoint.load import is_sound
+from harness.checkpoint.audit import is_sound
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.policy import Saved, surplus
 from harness.checkpoint.store import Store

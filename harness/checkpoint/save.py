@@ -12,11 +12,12 @@ from typing import Any
 import msgspec
 
 from harness.checkpoint.buffers import Buffers
+from harness.checkpoint.capture import Plan, plan, take
 from harness.checkpoint.commit import pack
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.messages import Channel, Messages
 from harness.checkpoint.policy import Answer, Decision, decide, due
-from harness.checkpoint.share import Plan, Report, Share, plan, take
+from harness.checkpoint.share import Report, Share
 from harness.checkpoint.store import Store
 from harness.checkpoint.tell import Records, said, warn
 from harness.checkpoint.writer import Writer

@@ -9,9 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from harness.checkpoint.tree import DTYPE_NAMES, DTYPES
+from harness.checkpoint.dtypes import ITEM_BYTES
 
 _LENGTH_BYTES = 8  # little-endian length of the header, then the header, then the data
 _ENTRY_BYTES = 120  # a header's entry without the tensor's name, rounded up
@@ -33,7 +31,7 @@ class Spec:
     @property
     def row_bytes(self) -> int:
         """Bytes of one row."""
-        return math.prod(self.shape[1:]) * DTYPES[self.dtype].itemsize
+        return math.prod(self.shape[1:]) * ITEM_BYTES[self.dtype]
 
     def of_rows(self, rows: int) -> "Spec":
         """The same tensor with other rows; a scalar stays one."""
@@ -59,18 +57,6 @@ class Piece:
     def part(self) -> Spec:
         """Of the piece itself."""
         return self.spec.of_rows(self.rows)
-
-    def of(self, tensor: Tensor) -> Tensor:
-        """The piece as a view of its tensor."""
-        return tensor.narrow(0, self.start, self.rows) if self.spec.shape else tensor
-
-
-def specs(tensors: Mapping[str, Tensor]) -> dict[str, Spec]:
-    """What each tensor is."""
-    return {
-        name: Spec(DTYPE_NAMES[tensor.dtype], tuple(tensor.shape))
-        for name, tensor in tensors.items()
-    }
 
 
 def whole(layout: Mapping[str, Spec]) -> list[Piece]:
@@ -129,7 +115,7 @@ def files(pieces: Iterable[Piece], shard_bytes: int) -> list[list[Piece]]:
 
 
 def _alignment(piece: Piece) -> tuple[int, str]:
-    return (-DTYPES[piece.spec.dtype].itemsize, piece.name)
+    return (-ITEM_BYTES[piece.spec.dtype], piece.name)
 
 
 def _cut(piece: Piece, most_bytes: int) -> list[Piece]:

@@ -1,17 +1,17 @@
 import torch
 
 from harness.checkpoint import shards
-from harness.checkpoint.buffers import Buffers
+from harness.checkpoint.buffers import Buffers, specs
 
 
 def taken(buffers: Buffers, tensors: dict[str, torch.Tensor], cap: int = 10**9) -> list[bytes]:
-    parts = shards.files(shards.whole(shards.specs(tensors)), cap)
+    parts = shards.files(shards.whole(specs(tensors)), cap)
     return [bytes(data) for data in buffers.take(parts, tensors)]
 
 
 def test_what_changes_after_the_copy_is_not_in_it():
     tensor = torch.ones(4)
-    parts = shards.files(shards.whole(shards.specs({"t": tensor})), 10**9)
+    parts = shards.files(shards.whole(specs({"t": tensor})), 10**9)
     (data,) = Buffers().take(parts, {"t": tensor})
     tensor.fill_(2)
 

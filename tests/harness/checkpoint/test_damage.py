@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.checkpoint.load import is_sound
+from harness.checkpoint.audit import is_sound
 from harness.checkpoint.manifest import Place
 from harness.events import CheckpointRejected, Rejection
 from tests.harness.checkpoint.world import Run

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.checkpoint import shards
-from harness.checkpoint.buffers import Buffers
+from harness.checkpoint.buffers import Buffers, specs
 from harness.checkpoint.shards import Piece, Spec, share
 from harness.checkpoint.tree import DTYPES
 
@@ -101,7 +101,7 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 
 def file_of(tensors: dict[str, torch.Tensor]) -> bytes:
-    (part,) = shards.files(shards.whole(shards.specs(tensors)), 10**9)
+    (part,) = shards.files(shards.whole(specs(tensors)), 10**9)
     (data,) = Buffers().take([part], tensors)
     return shards.header(part, {"run_id": "r"}) + bytes(data)
 

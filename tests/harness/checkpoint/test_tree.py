@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from harness.checkpoint.dtypes import ITEM_BYTES
 from harness.checkpoint.tree import DTYPES, Flat, StateError, flatten, unflatten
 
 
@@ -53,6 +54,10 @@ def tensors() -> st.SearchStrategy[Tensor]:
         st.sampled_from(sorted(DTYPES)),
         st.integers(0, 99),
     )
+
+
+def test_every_dtype_is_as_large_as_is_told_without_torch():
+    assert {name: dtype.itemsize for name, dtype in DTYPES.items()} == ITEM_BYTES
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters())
