@@ -10,6 +10,7 @@ from typing import Any, assert_never
 
 from faultinject.tape import LONGEST_S, MOST_FAULTS, AnyRank, Fault, Rank, Tape
 from faultinject.tape import target as target_of
+from harness.replace import replace_file
 
 SCHEMA = 1
 LATEST_S = LONGEST_S * (MOST_FAULTS + 1)
@@ -34,9 +35,7 @@ def encode(tape: Tape) -> str:
 
 def write(path: Path, tape: Tape) -> None:
     """Replace the file at `path` by `tape`, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(encode(tape))
-    temporary.replace(path)
+    replace_file(path, encode(tape).encode())
 
 
 def read(path: Path) -> Tape:

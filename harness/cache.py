@@ -17,6 +17,7 @@ import xxhash
 from harness.fold import Fold, TimelineError
 from harness.journal import Tail, TailState
 from harness.recorder import SYSTEM_CLOCK, Clock
+from harness.replace import replace_file
 from harness.rundir import RunDir
 
 SAVE_EVERY_ENTRIES = 20_000
@@ -90,12 +91,9 @@ class Following:
         }
         kept = _Kept(_code(), state, checks, self.fold, self.impossible, self.first_impossible)
         body = msgspec.msgpack.encode(kept)
-        path = self._run_dir.fold
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         with contextlib.suppress(OSError):
-            path.parent.mkdir(exist_ok=True)
-            temporary.write_bytes(xxhash.xxh3_64_digest(body) + body)
-            temporary.replace(path)
+            self._run_dir.cache.mkdir(exist_ok=True)
+            replace_file(self._run_dir.fold, xxhash.xxh3_64_digest(body) + body)
         self._new = 0
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from harness.beginning import start_ticks
 from harness.events import AttemptStarted, GroupFormed, RankJoined, RunStarted
 from harness.membership import Membership, another_client
 from harness.recorder import boot_id
+from harness.replace import replace_file
 from harness.rundir import RunDir
 from harness.session import Session
 from harness.voice import Voice
@@ -60,10 +61,7 @@ def enrol(voice: Voice, member: Membership, agreed: Session) -> None:
         "attempt": agreed.attempt,
         "event_file": voice.event_file,
     }
-    path = run_dir.worker(member.rank)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(msgspec.json.encode(worker))
-    temporary.replace(path)
+    replace_file(run_dir.worker(member.rank), msgspec.json.encode(worker))
 
 
 def is_first_of_launch(run_dir: RunDir, launcher: int) -> bool:

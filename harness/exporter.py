@@ -20,6 +20,7 @@ from prometheus_client.exposition import choose_encoder
 
 from harness.collector import RunCollector
 from harness.parent import die_with
+from harness.replace import replace_file
 from harness.rundir import RunDir
 
 SCHEMA = 1
@@ -48,7 +49,7 @@ class Exporter:
         self._thread.start()
         self._entry = _discovery(self._run_dir, self.target)
         try:
-            _replace(self._run_dir, self._entry)
+            replace_file(self._run_dir.exporter, self._entry.encode())
         except OSError as error:  # a run that may only be read can still be served
             _say(f"where metrics are served is not written down: {error}")
         return self
@@ -168,12 +169,6 @@ def _found(run_dir: RunDir) -> str | None:
         return run_dir.exporter.read_text()
     except FileNotFoundError:
         return None
-
-
-def _replace(run_dir: RunDir, entry: str) -> None:
-    temporary = run_dir.exporter.with_name(f".{run_dir.exporter.name}.{os.getpid()}")
-    temporary.write_text(entry)
-    temporary.replace(run_dir.exporter)
 
 
 def _say(line: str) -> None:

@@ -4,12 +4,13 @@ Precedence: flag, environment (`HARNESS_…`), `run.toml` of an earlier launch, 
 """
 
 import json
-import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+
+from harness.replace import replace_file
 
 SCHEMA = 1
 ENVIRONMENT_PREFIX = "HARNESS_"
@@ -188,10 +189,8 @@ def write(path: Path, record: Record) -> None:
     for key, setting in record.settings.items():
         lines += ["", f"[settings.{key}]"]
         lines += [f"value = {_toml(setting.value)}", f"origin = {_toml(setting.origin)}"]
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     # A name on Linux may be no text at all; better a question mark in it than a file that nobody reads.
-    temporary.write_bytes(("\n".join(lines) + "\n").encode(errors="replace"))
-    temporary.replace(path)
+    replace_file(path, ("\n".join(lines) + "\n").encode(errors="replace"))
 
 
 def _toml(value: Any) -> str:

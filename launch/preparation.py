@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import settings
+from harness.replace import replace_file
 from harness.rundir import RunDir
 from harness.settings import Record, Setting
 from launch import companions
@@ -91,19 +92,24 @@ def arm(prepared: Prepared, asked: Options, ranks: int) -> None:
     if asked.faults is None and asked.tape is None:
         return
     tape = prepared.run_dir.tape
-    fresh = tape.with_name(f".{tape.name}.{os.getpid()}")
+    content = _tape(asked, ranks, tape.with_name(f".{tape.name}.{os.getpid()}"))
+    if tape.exists() and tape.read_bytes() != content:
+        raise UsageError(
+            f"{prepared.run_dir.path} has another tape of faults already, and a run keeps its"
+            " tape: leave --faults and --tape out to go on with it, or name another --run"
+        )
+    replace_file(tape, content)
+
+
+def _tape(asked: Options, ranks: int, fresh: Path) -> bytes:
+    """The tape that was asked for; a plan is compiled to `fresh` on the way."""
+    if asked.tape is not None:
+        _compiler(companions.checker(asked.tape))
+        return asked.tape.read_bytes()
+    assert asked.faults is not None, "one of the two was asked for"
     try:
-        if asked.faults is not None:
-            _compiler(companions.compiler(asked.faults, ranks, fresh))
-        elif asked.tape is not None:
-            _compiler(companions.checker(asked.tape))
-            fresh.write_bytes(asked.tape.read_bytes())
-        if tape.exists() and tape.read_bytes() != fresh.read_bytes():
-            raise UsageError(
-                f"{prepared.run_dir.path} has another tape of faults already, and a run keeps its"
-                " tape: leave --faults and --tape out to go on with it, or name another --run"
-            )
-        fresh.replace(tape)
+        _compiler(companions.compiler(asked.faults, ranks, fresh))
+        return fresh.read_bytes()
     finally:
         fresh.unlink(missing_ok=True)
 

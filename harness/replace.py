@@ -1,0 +1,24 @@
+"""Replaces a small file whole or not at all: written beside its name, then renamed over it.
+
+Whoever is killed in between leaves the old file or the new one; an error leaves nothing beside it.
+"""
+
+import errno
+import threading
+from pathlib import Path
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Make `content` all that `path` holds.
+
+    Raises `OSError` if it cannot, and for what is no file: a device is not to be replaced by one.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "a device or a pipe is not replaced: name a file", str(path))
+    beside = path.with_name(f".{path.name}.{threading.get_native_id()}")
+    try:
+        beside.write_bytes(content)
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
