@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import sys
 
 _PR_SET_PDEATHSIG = 1
 
@@ -17,3 +18,9 @@ def die_with(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:
         os.kill(os.getpid(), number)
+
+
+if __name__ == "__main__":
+    # `parent.py PARENT ARGUMENTS…` becomes `python ARGUMENTS…`, and dies with PARENT from its first moment.
+    die_with(int(sys.argv[1]))
+    os.execv(sys.executable, [sys.executable, *sys.argv[2:]])  # noqa: S606

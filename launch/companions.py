@@ -1,21 +1,23 @@
-"""Processes that stand beside the job: the exporter of metrics, and the injector of faults.
+"""Processes that stand beside the job: saver of checkpoints, exporter of metrics, injector of faults.
 
-They are started as commands, so this package imports neither; they die with the launcher by their own
+They are started as commands, so this package imports none; they die with the launcher by their own
 doing (`--with-parent`). Training goes on without them, and that is said.
 """
 
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
-from harness.parent import die_with
+from harness import parent
 
 STOP_TIMEOUT_S = 5.0
+SAVER_MODULE = "harness.checkpoint.saver"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,28 +32,44 @@ class Companion:
         """Its pidfd."""
         return self.pidfd
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Ask it to end, and end it if it does not."""
         self.process.terminate()
         try:
-            self.process.wait(STOP_TIMEOUT_S)
+            self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
         os.close(self.pidfd)
 
 
-def start(name: str, command: Sequence[str], log: IO[bytes]) -> Companion:
-    """Start `python -m …`; what it prints goes to `log`."""
+def start(
+    name: str, command: Sequence[str], log: IO[bytes], *, outlives: bool = False
+) -> Companion:
+    """Start `python -m …`; what it prints goes to `log`.
+
+    It is killed with this process, unless it `outlives` it, for as long as it sees fit. No code of
+    ours runs between fork and exec: the threads of this process could have left any lock held there.
+    """
+    tied = () if outlives else ("-P", "-S", parent.__file__, str(os.getpid()))
     process = subprocess.Popen(
-        [sys.executable, "-m", *command],
+        [sys.executable, *tied, "-m", *command],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        # Until it sees to that itself. No other thread runs yet, which is what makes this safe.
-        preexec_fn=partial(die_with, os.getpid()),  # noqa: PLW1509
+        start_new_session=True,  # a terminal's signals are the launcher's to judge
     )
     return Companion(name, process, os.pidfd_open(process.pid))
+
+
+def saver_address() -> str:
+    """An abstract socket's name that no other saver of this machine has; empty if there is no saver."""
+    return f"harness-saver-{secrets.token_hex(8)}" if find_spec(SAVER_MODULE) else ""
+
+
+def saver(run_dir: Path, address: str) -> list[str]:
+    """The command that makes copied states durable, and is told of them at `address`."""
+    return [SAVER_MODULE, str(run_dir), "--address", address, "--with-parent"]
 
 
 def exporter(run_dir: Path, port: int | None) -> list[str]:

@@ -40,6 +40,8 @@ class Shared:
     """What torchrun calls the run id: `--rdzv-id`, or ours."""
     settings: Mapping[str, Setting]
     threads: int
+    saver: str = ""
+    """Where the node's saver listens; empty where there is none."""
 
 
 def environment(place: Place, shared: Shared) -> dict[str, str]:
@@ -68,6 +70,7 @@ def environment(place: Place, shared: Shared) -> dict[str, str]:
         "HARNESS_RUN_ID": shared.run_id,
         "HARNESS_ATTEMPT": str(place.attempt),
         "HARNESS_SETTINGS": json.dumps(_passed_on(shared.settings)),
+        "HARNESS_SAVER": shared.saver,
     }
 
 

@@ -34,7 +34,9 @@ from launch.requests import Requests
 from launch.spawner import Spawner
 from launch.watch import Watch
 
-EXPORTER, INJECTOR = "exporter", "injector"
+SAVER, EXPORTER, INJECTOR = "saver", "exporter", "injector"
+SAVER_TIMEOUT_S = 60.0
+"""How long a saver may take, once the ranks are gone, for what it has in hand."""
 NONE_NAMED = ("", "none")
 """What torchrun's `--rdzv-id` is when nobody gave one."""
 
@@ -105,6 +107,7 @@ def _ranks(asked: Options, prepared: Prepared, threads: str | None) -> Ranks:
             elastic_id=run_id if config.run_id in NONE_NAMED else config.run_id,
             settings=prepared.record.settings,
             threads=exactness.threads_for(wanted or given, world_size),
+            saver=companions.saver_address(),
         ),
     )
 
@@ -152,7 +155,10 @@ class _Launcher:
             )
             agent = Agent(self._ranks, spawner, course.lead)
             agent.run()
-            # The injector accounts for its faults before the end, the exporter shows the end.
+            # The saver's last word counts, the injector accounts for its faults, and the exporter
+            # shows the end.
+            if SAVER in beside:
+                beside.pop(SAVER).stop(SAVER_TIMEOUT_S)
             if INJECTOR in beside:
                 beside.pop(INJECTOR).stop()
             recorder.write(events.RunFinished(course.ending.outcome, course.ending.reason))
@@ -173,7 +179,11 @@ class _Launcher:
     def _companions(self) -> dict[str, Companion]:
         beside: dict[str, Companion] = {}
         path = self._run_dir.path
+        address = self._ranks.shared.saver
         with self._run_dir.launcher_log.open("ab") as log:
+            if address:
+                command = companions.saver(path, address)
+                beside[SAVER] = companions.start(SAVER, command, log, outlives=True)
             if self._record.armed:
                 beside[INJECTOR] = companions.start(INJECTOR, companions.injector(path), log)
             if self._asked.metrics:
