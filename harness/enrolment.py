@@ -12,6 +12,7 @@ from torch.distributed import PrefixStore, Store
 from harness.beginning import start_ticks
 from harness.events import AttemptStarted, GroupFormed, RankJoined, RunStarted
 from harness.membership import Membership, another_client
+from harness.points import Point, reach
 from harness.recorder import boot_id
 from harness.replace import replace_file
 from harness.rundir import RunDir
@@ -79,6 +80,7 @@ def is_first_of_launch(run_dir: RunDir, launcher: int) -> bool:
 
 def form_group(voice: Voice, member: Membership, messages: Store, device: torch.device) -> None:
     """Form the default process group, unless the script has formed it."""
+    reach(Point.GROUP)
     if not dist.is_initialized():
         cuda = device.type == "cuda"
         options: dict[str, Any] = {"device_id": device} if cuda else {}

@@ -18,6 +18,7 @@ from typing import NoReturn
 import msgspec
 
 from harness.parent import die_with
+from harness.points import Point, reach
 from launch import processes, rank
 from launch.rank import Kind, Program
 
@@ -144,6 +145,7 @@ class _Server:
             for pidfd in self._pidfds.values():
                 os.close(pidfd)
             _enter(order, self._pid)
+            reach(Point.FORKED)
         except BaseException:  # noqa: BLE001 - nothing of this may be taken for the launcher's own
             traceback.print_exc()
             os._exit(1)

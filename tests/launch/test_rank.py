@@ -183,3 +183,22 @@ def test_a_preloaded_module_is_there_in_every_rank(bench: Bench):
     )
     assert bench.launch("--preload", "slow", script).wait() == 0
     assert bench.told() == {"own": False}
+
+
+def test_a_rank_reaches_its_first_points_before_its_script_and_before_its_group(bench: Bench):
+    bench.write(
+        "armed.py",
+        "import os\n"
+        "from torch import distributed as dist\n"
+        "from harness.points import Point, arm\n"
+        "for point in (Point.FORKED, Point.JOIN, Point.GROUP):\n"
+        "    arm(point, lambda point=point: print(point, os.environ['RANK'], dist.is_initialized()))\n",
+    )
+    script = bench.write("s.py", "print('script')\nimport harness\nlist(harness.join().steps(1))\n")
+    assert bench.launch("--preload", "armed", script, ranks=2).wait() == 0
+    assert bench.printed(1, 1).splitlines() == [
+        "forked 1 False",
+        "script",
+        "join 1 False",
+        "group 1 False",
+    ]
