@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from harness import events, exactness, session, settings
+from harness.arming import arm_from
 from harness.batches import Batches
 from harness.checkpoint.restore import choose
 from harness.checkpoint.save import Saver
@@ -49,6 +50,7 @@ def join(*, run: str | None = None, **chosen: Any) -> "Job":
     member = Membership.read(os.environ)
     messages = connect(member, os.environ)
     agreed = session.agree(messages, member.rank, lambda: session.settle(member, run, chosen))
+    arm_from(os.environ, f"rank-{member.rank}", RunDir.at(agreed.run_dir))
     return Job(member, PrefixStore(f"attempt-{agreed.attempt}", messages), agreed)
 
 

@@ -10,6 +10,10 @@ from enum import StrEnum
 class Point(StrEnum):
     """Where a run can be hit from inside one of its processes."""
 
+    ATTEMPT = "attempt"
+    """The launcher has claimed an attempt's number and started no rank of it."""
+    FORK = "fork"
+    """The fork server is about to fork a rank."""
     FORKED = "forked"
     """A rank's process exists and has done nothing yet."""
     JOIN = "join"

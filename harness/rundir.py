@@ -31,6 +31,20 @@ class RunDir:
         """The faults to come, written before the first rank starts."""
         return self.path / "tape.jsonl"
 
+    def hit(self, id_: str) -> Path:
+        """Exists once the process that armed point `id_` was hit there."""
+        return self.path / "hits" / id_
+
+    @property
+    def storage_faults(self) -> Path:
+        """How often each faulty call to the storage was made, over all processes of the run."""
+        return self.path / "storage-faults.bin"
+
+    @property
+    def storage_history(self) -> Path:
+        """What was created and deleted in the storage, for listings that are to be stale."""
+        return self.path / "storage-history.jsonl"
+
     @property
     def events(self) -> Path:
         """Folder of the event files."""

@@ -10,6 +10,7 @@ from typing import Protocol, assert_never
 
 from harness import events
 from harness.events import Outcome
+from harness.points import Point, reach
 from harness.recorder import Recorder
 from launch import causes, processes, stacks, witness
 from launch.aftermath import Aftermath
@@ -84,6 +85,7 @@ class Course:
             number = self._claim_attempt()
         except (OSError, ValueError) as error:
             return Ending(Outcome.FAILED, f"no attempt can be claimed in the storage: {error}")
+        reach(Point.ATTEMPT)
         end: End
         try:
             self._begin(agent, number)

@@ -17,8 +17,10 @@ from typing import NoReturn
 
 import msgspec
 
+from harness.arming import arm_from
 from harness.parent import die_with
 from harness.points import Point, reach
+from harness.rundir import RunDir
 from launch import processes, rank
 from launch.rank import Kind, Program
 
@@ -99,6 +101,7 @@ class _Server:
         self._pid = os.getpid()
         self._names: dict[int, str] = {}
         self._pidfds: dict[int, int] = {}
+        self._armed = False
         self._decode = msgspec.json.Decoder(Request).decode
         self._selector = selectors.DefaultSelector()
         self._selector.register(connection, selectors.EVENT_READ)
@@ -129,6 +132,12 @@ class _Server:
                 self._answer(Stopped())
 
     def _start(self, order: Order) -> None:
+        if not self._armed:  # forked before there was a run, it learns now of which it is
+            arm_from(
+                os.environ, "fork-server", RunDir.at(order.environment.get("HARNESS_RUN_DIR", ""))
+            )
+            self._armed = True
+        reach(Point.FORK)
         pid = os.fork()
         if pid == 0:
             self._become(order)
@@ -145,6 +154,8 @@ class _Server:
             for pidfd in self._pidfds.values():
                 os.close(pidfd)
             _enter(order, self._pid)
+            if rank_number := order.environment.get("RANK"):
+                arm_from(os.environ, f"rank-{rank_number}")
             reach(Point.FORKED)
         except BaseException:  # noqa: BLE001 - nothing of this may be taken for the launcher's own
             traceback.print_exc()

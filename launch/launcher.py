@@ -14,6 +14,7 @@ from typing import NoReturn
 from torch.distributed.run import config_from_args
 
 from harness import beginning, events, exactness, session, settings, slots
+from harness.arming import arm_from
 from harness.checkpoint.store import Store, StoreError
 from harness.events import EXIT_CODES, Entry, Event, Outcome
 from harness.recorder import Recorder
@@ -54,10 +55,18 @@ def launch(asked: Options, threads: str | None) -> int:
         with preparation.held(prepared.run_dir), preparation.undone_if_refused(prepared):
             preparation.arm(prepared, asked, ranks.world_size)
             settings.write(prepared.run_dir.settings, prepared.record)
+            _arm_points(prepared.run_dir)
             ending = _Launcher(asked, prepared, ranks).run(spawner)
     finally:
         spawner.close()
     return EXIT_CODES[ending.outcome]
+
+
+def _arm_points(run_dir: RunDir) -> None:
+    try:
+        arm_from(os.environ, "launcher", run_dir)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def _spawner(asked: Options) -> Spawner:
