@@ -32,6 +32,7 @@ from harness.points import Point, reach
 from harness.rundir import RunDir
 from harness.slots import Mark
 from harness.steplog import StepLog
+from harness.storage import checkpoint_store
 from harness.voice import Voice
 
 LOG = logging.getLogger("harness")
@@ -83,7 +84,7 @@ class Job:
         )
         enrol(self._voice, member, agreed)
         reach(Point.JOIN)
-        self._store = session.checkpoint_store(self.run_dir, agreed.run_id, self.settings)
+        self._store = checkpoint_store(self.run_dir, agreed.run_id, self.settings)
         self._found = self._choose(member.restart_count)
         form_group(self._voice, member, messages, self.device)
 

@@ -18,10 +18,10 @@ from torch.distributed import Store
 from harness import settings
 from harness.beginning import began_ns, start_ticks
 from harness.checkpoint.lineage import Departure
-from harness.checkpoint.store import Store as CheckpointStore
 from harness.membership import Membership
 from harness.rundir import RunDir
 from harness.settings import Record, Setting
+from harness.storage import checkpoint_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +111,6 @@ def resume_from(
     """
     chosen = any(attempt - restarts <= earlier < attempt for earlier in departures)
     return "auto" if chosen else asked
-
-
-def checkpoint_store(run_dir: RunDir, run_id: str, asked: settings.Settings) -> CheckpointStore:
-    """The store that the run's checkpoints are in."""
-    url = asked.checkpoints or str(run_dir.checkpoints)
-    return CheckpointStore.open(url, run_id, shard_bytes=asked.shard_bytes)
 
 
 def default_run_dir(member: Membership) -> Path:

@@ -13,13 +13,14 @@ from typing import NoReturn
 
 from torch.distributed.run import config_from_args
 
-from harness import beginning, events, exactness, session, settings, slots
+from harness import beginning, events, exactness, settings, slots
 from harness.arming import arm_from
 from harness.checkpoint.store import Store, StoreError
 from harness.events import EXIT_CODES, Entry, Event, Outcome
 from harness.recorder import Recorder
 from harness.rundir import RunDir
 from harness.slots import Mark
+from harness.storage import checkpoint_store
 from launch import companions, preparation, processes, rank, warm
 from launch.aftermath import Aftermath
 from launch.agent import Agent, Ranks
@@ -136,7 +137,7 @@ class _Launcher:
         """Lead the run to its end, and report it. Raises `UsageError` for storage that is not its own."""
         try:
             asked = settings.values(self._record.settings)
-            store = session.checkpoint_store(self._run_dir, self._record.run_id, asked)
+            store = checkpoint_store(self._run_dir, self._record.run_id, asked)
         except (StoreError, OSError) as error:
             raise UsageError(str(error)) from None
         newest = self._run_dir.newest_attempt()
