@@ -8,7 +8,7 @@ from harness.ledger import Ledger, Rollback
 from harness.phases import Phase
 from harness.recovery import Recovery
 from harness.segments import Meter, Segment
-from harness.tallies import Checkpoints, Faults, Histogram, Rank, Reading
+from harness.tallies import Checkpoints, Faults, Helper, Histogram, Rank, Reading
 
 KEEP = 256
 """How many of the last restarts, faults, rejections and validations a running fold lists."""
@@ -66,6 +66,8 @@ class Account:
     recovery: Recovery = field(default_factory=Recovery)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     faults: Faults = field(default_factory=Faults)
+    helpers: dict[str, Helper] = field(default_factory=dict)
+    """Those that were started again, by name."""
 
     @property
     def phase(self) -> Phase:

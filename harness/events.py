@@ -121,6 +121,16 @@ class RanksStopped(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class HelperRestarted(Event):
+    """A process that serves the job had died, and there is another in its place."""
+
+    name: str
+    """`saver`, `exporter`, `injector` or `fork server`."""
+    reason: str
+    """What the former one died of."""
+
+
+@dataclass(frozen=True, slots=True)
 class DrainRequested(Event):
     """The machine is wanted back: save at the next step boundary and leave."""
 

@@ -23,6 +23,7 @@ from harness.events import (
     FaultInjected,
     FaultLifted,
     FaultSkipped,
+    HelperRestarted,
     RankJoined,
     RanksSpawned,
     RanksStopped,
@@ -45,7 +46,7 @@ from harness.lives import Lives
 from harness.phases import NEXT_PHASE, OF_A_LIFE, PHASED, Phase
 from harness.recovery import Stage
 from harness.segments import Segment
-from harness.tallies import Rank, Reading
+from harness.tallies import Helper, Rank, Reading
 
 
 class TimelineError(ValueError):
@@ -197,6 +198,8 @@ class Fold(Lives):
                 self.ledger.forget(event.step, event.saved_by)
             case CheckpointRejected() as event:
                 self.checkpoints.reject(event, entry.attempt, self.keep)
+            case HelperRestarted(name, reason):
+                self.helpers.setdefault(name, Helper()).restart(reason)
             case RanksStopped():
                 self.recovery.reach(Stage.RENDEZVOUS, at_ns)
             case RanksSpawned():

@@ -187,6 +187,23 @@ class Checkpoints:
         return ended
 
 
+# ── helpers ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class Helper:
+    """A process that serves the job, and how often another took its place."""
+
+    restarts: int = 0
+    reason: str = ""
+    """What the last one died of."""
+
+    def restart(self, reason: str) -> None:
+        """There is another."""
+        self.restarts += 1
+        self.reason = reason
+
+
 # ── faults ──────────────────────────────────────────────────────────────────────────────────────
 
 

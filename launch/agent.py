@@ -7,7 +7,7 @@ number of an attempt is the job's.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,10 @@ class Agent(SimpleElasticAgent):
         self.attempt, self.exits = attempt, {}
         self._initialize_workers(self._worker_group)
         self._starts += 1
+
+    def do_without_saver(self) -> None:
+        """Ranks that start from now on save by themselves."""
+        self.ranks = replace(self.ranks, shared=replace(self.ranks.shared, saver=""))
 
     def take_exits(self) -> None:
         """Learn of the ranks that ended. Raises `ForkServerLostError` if that took them along."""

@@ -17,6 +17,7 @@ from typing import IO
 from harness import parent
 
 STOP_TIMEOUT_S = 5.0
+SAVER, EXPORTER, INJECTOR = "saver", "exporter", "injector"
 SAVER_MODULE = "harness.checkpoint.saver"
 
 

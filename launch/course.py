@@ -5,7 +5,7 @@ written into the log.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Protocol, assert_never
 
 from harness import events
@@ -15,11 +15,11 @@ from harness.recorder import Recorder
 from launch import causes, processes, stacks, witness
 from launch.aftermath import Aftermath
 from launch.agent import Agent, StartError, UnkillableError
+from launch.beside import Beside
 from launch.causes import Blame
-from launch.companions import Companion
+from launch.companions import SAVER
 from launch.ends import End, Ending, GraceExceeded, Interrupted, Lost
-from launch.exits import Drained, Exit, Failed, Finished, Going
-from launch.rank import Program
+from launch.exits import Drained, Exit, Failed, Finished, Going, ending
 from launch.requests import Requests
 from launch.spawner import ForkServerLostError, Spawner
 from launch.watch import Watch
@@ -47,32 +47,32 @@ class Course:
     def __init__(
         self,
         *,
-        program: Program,
+        renewed: Callable[[Spawner, Sequence[float]], Spawner],
         claim_attempt: Callable[[], int],
         recorder: Recorder,
         watch: Watch,
         requests: Requests,
         aftermath: Aftermath,
-        companions: Mapping[str, Companion],
+        beside: Beside,
         view: View,
         say: Callable[[str], None],
     ) -> None:
-        self._program = program
+        self._renewed = renewed
         self._claim_attempt = claim_attempt
         self._recorder = recorder
         self._watch = watch
         self._requests = requests
         self._aftermath = aftermath
-        self._companions = dict(companions)
+        self._beside = beside
         self._view = view
         self._say = say
         self._settle_until: float | None = None
+        self._server_since_s = time.monotonic()
+        self._servers_lived_s: list[float] = []
 
     def lead(self, agent: Agent) -> bool:
         """Start attempts until the job ends; True if it is done."""
         self._watch.add(agent.spawner, FORK_SERVER)
-        for name, companion in self._companions.items():
-            self._watch.add(companion, name)
         ending: Ending | None = None
         while ending is None:
             ending = self._attempt(agent)
@@ -109,6 +109,8 @@ class Course:
         self._recorder.attempt = attempt
         self._recorder.write(events.AttemptStarted(world_size))
         self._aftermath.attempt_begins()
+        if self._beside.has_given_up(SAVER):
+            agent.do_without_saver()
         agent.start(attempt)
         cold = agent.spawner.cold
         self._recorder.write(events.RanksSpawned(world_size, warm=not cold, reason=cold))
@@ -120,12 +122,11 @@ class Course:
     def _follow(self, agent: Agent) -> End:
         """Watch the attempt until its end is clear. Raises `ForkServerLostError`."""
         while True:
-            ready, signals = self._watch.wait(self._patience_s())
+            _, signals = self._watch.wait(self._patience_s())
             agent.take_exits()
             for number in signals:
                 self._requests.heed(agent, number)
-            for name in ready & self._companions.keys():
-                self._part_with(str(name))
+            self._beside.look(self._needed())
             self._view.poll()
             if (end := self._end(agent)) is not None:
                 return end
@@ -160,12 +161,11 @@ class Course:
         until = [deadline - time.monotonic() for deadline in deadlines if deadline is not None]
         return max(0.0, min([TICK_S, *until]))
 
-    def _part_with(self, name: str) -> None:
-        companion = self._companions.pop(name)
-        self._watch.remove(companion)
-        status = companion.process.wait()
-        if status != 0:
-            self._say(f"the {name} ended with status {status}: training goes on without it")
+    def _needed(self) -> tuple[str, ...] | None:
+        """Which companions are worth starting again; None for all."""
+        if self._requests.leave_until is not None:
+            return ()
+        return None if self._requests.drain_until is None else (SAVER,)
 
     # ── when it ends ────────────────────────────────────────────────────────────────────────
 
@@ -183,12 +183,20 @@ class Course:
         try:
             agent.stop()
         except ForkServerLostError:
-            # What the dead one left behind, all of it ours now, and a cold one in its place.
-            self._watch.remove(agent.spawner)
-            agent.spawner.close()
-            processes.kill_children({it.process.pid for it in self._companions.values()})
-            agent.spawner = Spawner.execute(self._program, "the warm fork server died")
-            self._watch.add(agent.spawner, FORK_SERVER)
+            self._renew_fork_server(agent)
+
+    def _renew_fork_server(self, agent: Agent) -> None:
+        self._watch.remove(agent.spawner)
+        status = agent.spawner.close()
+        # What the dead one left behind, all of it ours now.
+        processes.kill_children(self._beside.pids())
+        now_s = time.monotonic()
+        self._servers_lived_s.append(now_s - self._server_since_s)
+        self._server_since_s = now_s
+        agent.spawner = self._renewed(agent.spawner, self._servers_lived_s)
+        self._watch.add(agent.spawner, FORK_SERVER)
+        died_of = "an unknown end" if status is None else ending(status)
+        self._recorder.write(events.HelperRestarted(FORK_SERVER, died_of))
 
     def _conclude(self, agent: Agent, end: End, fault: Blame | None) -> Ending | None:
         draining = self._requests.drain_until is not None

@@ -4,6 +4,7 @@ Forked from the launcher while that is warm and has one thread; started as a bar
 that cannot be, and then ranks start cold. It ends, and everything below it, when its launcher does.
 """
 
+import gc
 import os
 import selectors
 import signal
@@ -29,13 +30,8 @@ STOP_CHECK_S = 0.05
 """Longest wait for a death while stopping, before all children are looked for and killed again."""
 TIDY_UP_S = 2.0
 """How long whoever removes a killed rank's shared memory may take for it."""
-RESTORED_SIGNALS = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGCHLD,
-)
+ASKS_TO_LEAVE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+RESTORED_SIGNALS = (*ASKS_TO_LEAVE, signal.SIGCHLD)
 
 
 class Order(msgspec.Struct, frozen=True, tag=True):
@@ -66,6 +62,13 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     """Kill every process below this one; answered when none is left."""
 
 
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """A fork server that was started as a bare interpreter has imported what it could."""
+
+    cold: str
+    """Why its processes start cold; empty if they are forked from it, warm as it is now."""
+
+
 class Started(msgspec.Struct, frozen=True, tag=True):
     """A process runs."""
 
@@ -89,7 +92,7 @@ class Stopped(msgspec.Struct, frozen=True, tag=True):
 
 
 Request = Order | Signal | Stop
-Answer = Started | Ended | Stopped
+Answer = Ready | Started | Ended | Stopped
 Body = Callable[[Order], NoReturn]
 """What a started process does once its streams, environment and signals are in place."""
 
@@ -207,7 +210,7 @@ def serve(connection: socket.socket, launcher: int, body: Body) -> None:
     die_with(launcher, signal.SIGCONT)
     processes.adopt_orphans()
     os.setsid()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    for number in ASKS_TO_LEAVE:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     _Server(connection, body).serve()
@@ -234,6 +237,15 @@ def _enter(order: Order, parent: int) -> None:
     rank.open_streams()
     os.environ.update(order.environment)
     os.chdir(order.directory)
+
+
+def start_warm(program: Program) -> Body:
+    """A body that runs the program in the fork itself, with everything imported."""
+
+    def body(order: Order) -> NoReturn:
+        rank.play_forked(program, order.stacks)
+
+    return body
 
 
 def start_cold(program: Program) -> Body:
@@ -263,10 +275,34 @@ def _has_children() -> bool:
 
 
 def main(arguments: Iterable[str]) -> None:
-    """Be a cold fork server: `DESCRIPTOR LAUNCHER KIND TARGET ARGUMENTS…`."""
-    descriptor, launcher, kind, target, *rest = arguments
+    """Be a fork server of one's own: `DESCRIPTOR LAUNCHER COLD PRELOAD KIND TARGET ARGUMENTS…`.
+
+    COLD says why processes are to start cold; where it is empty this one becomes warm first.
+    """
+    descriptor, launcher, cold, preload, kind, target, *rest = arguments
+    die_with(int(launcher))  # until it serves, it has nothing to tidy up
+    for number in ASKS_TO_LEAVE:
+        signal.signal(number, signal.SIG_IGN)
     program = Program(Kind(kind), target, tuple(rest))
-    serve(socket.socket(fileno=int(descriptor)), int(launcher), start_cold(program))
+    cold = cold or _warm_up(preload)
+    connection = socket.socket(fileno=int(descriptor))
+    with suppress(BrokenPipeError, ConnectionResetError):
+        connection.send(msgspec.json.encode(Ready(cold)))
+    serve(connection, int(launcher), start_cold(program) if cold else start_warm(program))
+
+
+def _warm_up(preload: str) -> str:
+    """Import what ranks need; gives why they cannot be forked all the same, if they cannot."""
+    from launch import warm
+
+    warm.load()
+    try:
+        warm.preload(preload.split(",") if preload else ())
+    except ImportError as error:
+        return f"--preload {preload}: {error}"
+    gc.collect()
+    gc.freeze()
+    return warm.obstacle()
 
 
 if __name__ == "__main__":

@@ -6,10 +6,9 @@ nothing; all that can be refused is refused before the first rank starts.
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import NoReturn
 
 from torch.distributed.run import config_from_args
 
@@ -21,22 +20,21 @@ from harness.recorder import Recorder
 from harness.rundir import RunDir
 from harness.slots import Mark
 from harness.storage import checkpoint_store
-from launch import companions, preparation, processes, rank, warm
+from launch import companions, forkserver, preparation, processes, upkeep, warm
 from launch.aftermath import Aftermath
 from launch.agent import Agent, Ranks
-from launch.companions import Companion
+from launch.beside import Beside, Recipe
+from launch.companions import EXPORTER, INJECTOR, SAVER
 from launch.course import Course, View, counted
 from launch.ends import Ending
 from launch.environment import Shared
-from launch.forkserver import Order
 from launch.options import Options, UsageError
 from launch.preparation import Prepared
-from launch.rank import Program
 from launch.requests import Requests
 from launch.spawner import Spawner
+from launch.upkeep import GivenUp
 from launch.watch import Watch
 
-SAVER, EXPORTER, INJECTOR = "saver", "exporter", "injector"
 SAVER_TIMEOUT_S = 60.0
 """How long a saver may take, once the ranks are gone, for what it has in hand."""
 NONE_NAMED = ("", "none")
@@ -82,14 +80,7 @@ def _spawner(asked: Options) -> Spawner:
         cold = warm.obstacle()
     if cold:
         return Spawner.execute(asked.program, cold)
-    return Spawner.fork(_body(asked.program))
-
-
-def _body(program: Program) -> Callable[[Order], NoReturn]:
-    def body(order: Order) -> NoReturn:
-        rank.play_forked(program, order.stacks)
-
-    return body
+    return Spawner.fork(forkserver.start_warm(asked.program))
 
 
 def _ranks(asked: Options, prepared: Prepared, threads: str | None) -> Ranks:
@@ -151,15 +142,24 @@ class _Launcher:
             watch = stack.enter_context(Watch())
             started = events.RunStarted(self._record.run_id, self._ranks.world_size)
             recorder.write(started, began_ns)
-            beside = self._companions()
+            beside = Beside(
+                self._recipes(),
+                self._run_dir.launcher_log,
+                watch,
+                recorder,
+                self._say,
+                self._voice.complain,
+            )
+            stack.callback(beside.stop_all)
+            beside.start()
             course = Course(
-                program=self._asked.program,
+                renewed=self._renewed,
                 claim_attempt=lambda: store.claim_attempt(newest),
                 recorder=recorder,
                 watch=watch,
                 requests=Requests(recorder, self._asked.grace_s, self._say),
                 aftermath=Aftermath(recorder, self._asked.limits, self._say),
-                companions=beside,
+                beside=beside,
                 view=self._view(stack),
                 say=self._say,
             )
@@ -167,13 +167,10 @@ class _Launcher:
             agent.run()
             # The saver's last word counts, the injector accounts for its faults, and the exporter
             # shows the end.
-            if SAVER in beside:
-                beside.pop(SAVER).stop(SAVER_TIMEOUT_S)
-            if INJECTOR in beside:
-                beside.pop(INJECTOR).stop()
+            beside.stop(SAVER, SAVER_TIMEOUT_S)
+            beside.stop(INJECTOR)
             recorder.write(events.RunFinished(course.ending.outcome, course.ending.reason))
-            for companion in beside.values():
-                companion.stop()
+            beside.stop_all()
         self._report(course.ending)
         return course.ending
 
@@ -186,20 +183,20 @@ class _Launcher:
                 " checkpoints back there, or start from nothing with --resume fresh"
             )
 
-    def _companions(self) -> dict[str, Companion]:
-        beside: dict[str, Companion] = {}
-        path = self._run_dir.path
-        address = self._ranks.shared.saver
-        with self._run_dir.launcher_log.open("ab") as log:
-            if address:
-                command = companions.saver(path, address)
-                beside[SAVER] = companions.start(SAVER, command, log, outlives=True)
-            if self._record.armed:
-                beside[INJECTOR] = companions.start(INJECTOR, companions.injector(path), log)
-            if self._asked.metrics:
-                command = companions.exporter(path, self._asked.metrics_port)
-                beside[EXPORTER] = companions.start(EXPORTER, command, log)
-        return beside
+    def _recipes(self) -> Iterator[Recipe]:
+        path, address = self._run_dir.path, self._ranks.shared.saver
+        if address:
+            yield Recipe(SAVER, companions.saver(path, address), outlives=True)
+        if self._record.armed:
+            yield Recipe(INJECTOR, companions.injector(path), may_finish=True)
+        if self._asked.metrics:
+            yield Recipe(EXPORTER, companions.exporter(path, self._asked.metrics_port))
+
+    def _renewed(self, dead: Spawner, lived_s: Sequence[float]) -> Spawner:
+        """A fork server in the place of one that died: as warm, unless that died again and again."""
+        again = upkeep.decide(lived_s)
+        cold = f"of the warm fork server: {again.reason}" if isinstance(again, GivenUp) else ""
+        return Spawner.execute(self._asked.program, dead.cold or cold, self._asked.preload)
 
     def _announce(self) -> None:
         for note in self._asked.notes:

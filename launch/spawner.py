@@ -16,7 +16,18 @@ from contextlib import suppress
 import msgspec
 
 from launch import forkserver
-from launch.forkserver import Answer, Body, Ended, Order, Request, Signal, Started, Stop, Stopped
+from launch.forkserver import (
+    Answer,
+    Body,
+    Ended,
+    Order,
+    Ready,
+    Request,
+    Signal,
+    Started,
+    Stop,
+    Stopped,
+)
 from launch.rank import Program
 
 CLOSE_TIMEOUT_S = 10.0
@@ -35,10 +46,16 @@ class Spawner:
     cold: str
     """Why its processes start cold; empty if they are forked from a warm parent."""
 
-    def __init__(self, connection: socket.socket, pid: int, cold: str = "") -> None:
+    is_ready: bool
+    """False while the fork server still imports: whatever is asked of it waits."""
+
+    def __init__(
+        self, connection: socket.socket, pid: int, cold: str = "", *, is_ready: bool = True
+    ) -> None:
         self._connection = connection
         self.pid = pid
         self.cold = cold
+        self.is_ready = is_ready
         self._waiting: list[Ended] = []
         self._decode = msgspec.json.Decoder(Answer).decode
 
@@ -65,18 +82,18 @@ class Spawner:
         return cls(ours, pid)
 
     @classmethod
-    def execute(cls, program: Program, reason: str) -> "Spawner":
-        """Start a bare interpreter whose processes import everything themselves, for `reason`."""
+    def execute(cls, program: Program, cold: str, preload: Sequence[str] = ()) -> "Spawner":
+        """Start a bare interpreter, which becomes warm by itself unless there is a reason for `cold`."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             theirs.set_inheritable(True)
             command = [
                 *(sys.executable, "-P", "-m", forkserver.__name__),
-                *(str(theirs.fileno()), str(os.getpid())),
+                *(str(theirs.fileno()), str(os.getpid()), cold, ",".join(preload)),
                 *(program.kind, program.target, *program.arguments),
             ]
             pid = os.posix_spawn(sys.executable, command, os.environ)
-        return cls(ours, pid, reason)
+        return cls(ours, pid, cold, is_ready=False)
 
     def fileno(self) -> int:
         """Readable when `ended` has something to say."""
@@ -132,17 +149,21 @@ class Spawner:
             self._connection.settimeout(None)
         return None
 
-    def close(self) -> None:
-        """End the fork server and everything below it, and wait until it is gone."""
+    def close(self) -> int | None:
+        """End the fork server and everything below it, and wait until it is gone.
+
+        Gives its exit code, or the negative number of the signal that ended it, where that is known.
+        """
         if self._connection.fileno() < 0:
-            return
+            return None
         self._connection.close()
         with suppress(ChildProcessError):
             pidfd = os.pidfd_open(self.pid)
             if not select.select([pidfd], [], [], CLOSE_TIMEOUT_S)[0]:
                 os.kill(self.pid, signal.SIGKILL)
             os.close(pidfd)
-            os.waitpid(self.pid, 0)
+            return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return None
 
     def _send(self, request: Request) -> None:
         try:
@@ -154,4 +175,7 @@ class Spawner:
         message = forkserver._receive(self._connection)
         if not message:
             raise ForkServerLostError
-        return self._decode(message)
+        answer: Answer = self._decode(message)
+        if isinstance(answer, Ready):
+            self.is_ready, self.cold = True, answer.cold
+        return answer

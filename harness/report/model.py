@@ -5,7 +5,7 @@ Durations are integer nanoseconds until they leave here; `to_json` is their publ
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -13,7 +13,7 @@ from harness.goodput import Split
 from harness.recovery import Stage
 from harness.report.spread import Spread, seconds
 from harness.segments import Segment
-from harness.tallies import FaultState, Reading
+from harness.tallies import FaultState, Helper, Reading
 
 SCHEMA = 1
 
@@ -184,6 +184,8 @@ class Report:
     validations: Sequence[Reading]
     final_digest: str | None
     segments: Sequence[Segment]
+    helpers: Mapping[str, Helper] = field(default_factory=dict)
+    """Processes that serve the job and had to be started again, by name."""
     notes: Sequence[str] = ()
     """What could not be read."""
 
@@ -240,6 +242,10 @@ class Report:
             "loss": None if self.loss is None else _number(self.loss),
             "validation_loss": _validations(self.validations),
             "final_digest": self.final_digest,
+            "helpers": {
+                name: {"restarts": one.restarts, "last_reason": one.reason}
+                for name, one in self.helpers.items()
+            },
             "notes": list(self.notes),
         }
 

@@ -55,6 +55,7 @@ def tell(
         validations=tuple(account.validations),
         final_digest=final_digest,
         segments=of.segments,
+        helpers=account.helpers,
         notes=tuple(notes),
     )
 

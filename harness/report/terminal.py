@@ -168,6 +168,9 @@ def _training(report: Report) -> Iterator[RenderableType]:
         yield Text(_saves(report))
     for line in saves.rejected:
         yield Text(f"rejected: {line}", style="yellow")
+    for name, helper in report.helpers.items():
+        again = f"{name}: started again {counted(helper.restarts, 'time')}"
+        yield Text(f"{again}, last because of {helper.reason}", style="yellow")
     if report.final_digest is not None:
         yield Text(f"final digest: {report.final_digest}")
 

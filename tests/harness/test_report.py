@@ -153,6 +153,7 @@ def test_a_run_that_was_killed_once_is_told_in_full(tmp_path):
             "last": {"step": 4, "loss": 3.5},
         },
         "final_digest": final_digest(stories.entries(stories.KILLED_ONCE)),
+        "helpers": {},
         "notes": [],
     }
     assert told["final_digest"] is not None

@@ -15,13 +15,22 @@ from harness.events import (
     DrainRequested,
     FailureDetected,
     FaultConfirmed,
+    FaultInjected,
+    HelperRestarted,
     Outcome,
     RanksSpawned,
     RunFinished,
     TrainingResumed,
 )
+from harness.journal import read
+from harness.recorder import Recorder
+from harness.report import report
+from harness.report.terminal import rendered
+from harness.rundir import RunDir
+from launch.beside import Beside, Recipe
 from launch.environment import Place, Shared, environment
 from launch.processes import has_handler
+from launch.watch import Watch
 from tests.launch.conftest import Bench, until
 
 PLAN = """
@@ -76,33 +85,86 @@ def test_a_second_launcher_in_one_directory_is_refused_and_does_no_harm(bench: B
     assert first.wait() == 130
 
 
+WAITS = """
+import json, os, time
+print(json.dumps({}))
+while not os.path.exists("go"):
+    time.sleep(0.01)
+"""
+
+
 @pytest.mark.processes
-def test_training_goes_on_without_an_exporter_that_dies(bench: Bench):
-    go = bench.folder / "go"
-    script = bench.write(
-        "s.py",
-        f"import json, os, time\nprint(json.dumps({{}}))\n"
-        f"while not os.path.exists({str(go)!r}):\n    time.sleep(0.01)\n",
-    )
+def test_an_exporter_that_dies_is_started_again_and_training_knows_nothing_of_it(bench: Bench):
     flags = ("run", "--run", "run", "--metrics-port", "0")
-    run = bench.zygote.launch([*flags, script], bench.folder)
+    run = bench.zygote.launch([*flags, bench.write("s.py", WAITS)], bench.folder)
     bench.launched.append(run)
     bench.told()
     (exporter,) = until(lambda: _companions(run.pid), "the exporter runs")
     exporter.kill()
-    until(
-        lambda: "the exporter ended with status -9: training goes on without it" in run.printed,
-        "the loss is said",
-    )
-    go.touch()
+    until(lambda: bench.events(HelperRestarted), "it is started again")
+    (second,) = until(lambda: _companions(run.pid), "another exporter runs")
+    (bench.folder / "go").touch()
     assert run.wait() == 0
+    assert second.pid != exporter.pid
+    assert bench.events(HelperRestarted) == [HelperRestarted("exporter", "SIGKILL")]
     assert bench.events(RunFinished) == [RunFinished(Outcome.FINISHED)]
     lines = run.printed.splitlines()
-    assert lines[:2] == [
+    assert lines[:3] == [
         f"starting {bench.run_dir.path}, 1 rank",
         "attempt 1: 1 rank started warm",
+        "the exporter ended with SIGKILL: started again",
     ]
     assert "finished" in lines
+    assert "exporter: started again 1 time, last because of SIGKILL" in rendered(
+        report(bench.run_dir), "run"
+    )
+
+
+@pytest.mark.processes
+def test_an_injector_that_dies_is_started_again_and_repeats_no_fault(bench: Bench):
+    bench.write("plan.toml", PLAN.replace("[0.0]", "[0.0, 0.5]").replace("= 1\n\n[a", "= 2\n\n[a"))
+    flags = ("--faults", "plan.toml", "--save-every-steps", "2")
+    run = bench.launch(*flags, "steps.py", "9999", ranks=2, environment={"STEP_S": "0.05"})
+    until(lambda: len(bench.events(FaultConfirmed)) == 1, "the first fault has struck")
+    _companions(run.pid)[0].kill()
+    until(lambda: len(bench.events(FaultConfirmed)) == 2, "the second fault strikes")
+    until(lambda: len(bench.events(TrainingResumed)) == 3, "training goes on")
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 75, run.printed
+    assert bench.events(HelperRestarted) == [HelperRestarted("injector", "SIGKILL")]
+    assert len(bench.events(FaultInjected)) == 2
+    assert len(bench.events(FailureDetected)) == 2
+
+
+def test_a_companion_that_dies_at_once_is_given_up_after_a_few_starts_and_that_is_said_once(
+    tmp_path: Path,
+):
+    said: list[str] = []
+    with Watch() as watch, Recorder(RunDir.at(tmp_path), "run-1", "launcher-0") as recorder:
+        recipe = Recipe("exporter", ["nosuchmodule"])
+        beside = Beside([recipe], tmp_path / "log", watch, recorder, _nobody, said.append)
+        beside.start()
+        while not beside.has_given_up("exporter"):
+            watch.wait(0.1)
+            beside.look()
+        assert beside.pids() == set()
+        assert watch.wait(0) == (set(), [])
+    (line,) = said
+    assert line.startswith("the exporter ended with exit code 1, and it died 5 times in a row")
+    assert line.endswith(f": training goes on without it; see {tmp_path / 'log'}")
+    restarts = [entry.event for entry in read(RunDir.at(tmp_path))]
+    assert restarts == [HelperRestarted("exporter", "exit code 1")] * 4
+
+
+def test_a_companion_that_has_nothing_left_to_do_is_let_go(tmp_path: Path):
+    with Watch() as watch, Recorder(RunDir.at(tmp_path), "run-1", "launcher-0") as recorder:
+        recipe = Recipe("injector", ["keyword"], may_finish=True)
+        beside = Beside([recipe], tmp_path / "log", watch, recorder, _nobody, pytest.fail)
+        beside.start()
+        assert watch.wait(30)[0] == {"injector"}
+        beside.look()
+        assert beside.has_given_up("injector")
+    assert list(read(RunDir.at(tmp_path))) == []
 
 
 @pytest.mark.processes
@@ -252,6 +314,10 @@ def test_a_rank_is_told_all_that_torchrun_tells(bench: Bench):
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         "OMP_NUM_THREADS": "2",
     }
+
+
+def _nobody(_line: str) -> None:
+    """Hears what is said."""
 
 
 def _companions(launcher: int) -> list[psutil.Process]:

@@ -11,6 +11,7 @@ from harness.events import (
     AttemptStarted,
     Cause,
     FailureDetected,
+    HelperRestarted,
     Outcome,
     RanksSpawned,
     RunFinished,
@@ -156,7 +157,7 @@ def test_ranks_die_with_their_fork_server_though_the_launcher_sleeps(bench: Benc
     assert run.wait() == -signal.SIGKILL
 
 
-def test_a_fork_server_that_dies_costs_an_attempt_and_the_next_is_cold(bench: Bench):
+def test_a_fork_server_that_dies_costs_an_attempt_and_the_next_is_warm_again(bench: Bench):
     script = bench.write(
         "parent.py",
         "import json, os, subprocess, time\n"
@@ -173,9 +174,27 @@ def test_a_fork_server_that_dies_costs_an_attempt_and_the_next_is_cold(bench: Be
     assert bench.events(FailureDetected) == [FailureDetected(None, Cause.HELPER, reason)]
     assert bench.events(RanksSpawned) == [
         RanksSpawned(2, warm=True),
-        RanksSpawned(2, warm=False, reason="the warm fork server died"),
+        RanksSpawned(2, warm=True),
     ]
+    assert bench.events(HelperRestarted) == [HelperRestarted("fork server", "SIGKILL")]
     assert bench.events(RunFinished) == [RunFinished(Outcome.FINISHED)]
+
+
+def test_a_new_fork_server_has_imported_what_the_first_had_and_forks_again_and_again(bench: Bench):
+    bench.write("slow.py", "import os\npid = os.getpid()\n")
+    script = bench.write(
+        "s.py",
+        "import json, os, slow, sys, time\n"
+        "print(json.dumps({'own': slow.pid == os.getpid(), 'server': slow.pid == os.getppid()}))\n"
+        "time.sleep(1000 if os.environ['HARNESS_ATTEMPT'] == '1' else 0)\n"
+        "sys.exit(os.environ['HARNESS_ATTEMPT'] == '2')\n",
+    )
+    run = bench.launch("--preload", "slow", script)
+    bench.told()
+    os.kill(_fork_server(run.pid), signal.SIGKILL)
+    assert run.wait() == 0
+    told = [bench.told(attempt) for attempt in (2, 3)]
+    assert told == [{"own": False, "server": True}] * 2
 
 
 def _fork_server(launcher: int) -> int:
