@@ -1,6 +1,6 @@
 """What the training loop takes its batches from; here a batch counts as consumed, and not before."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -10,6 +10,7 @@ from torch import distributed as dist
 from torch.utils.data import DataLoader
 
 from harness.sampler import ResumableSampler, place
+from harness.slots import Stage
 
 Batch = TypeVar("Batch")
 
@@ -19,16 +20,20 @@ class Batches(Generic[Batch]):
 
     Where the loader draws by a `ResumableSampler`, a state loaded into it takes effect with the
     next batch. Other loaders are begun again when they end. A `DataLoader` without a generator
-    gets one, for it would draw from the global stream whenever it is begun.
+    gets one, for it would draw from the global stream whenever it is begun. `enter` hears when a
+    batch is waited for, and when it is there.
     """
 
-    def __init__(self, loader: Iterable[Batch]) -> None:
+    def __init__(
+        self, loader: Iterable[Batch], enter: Callable[[Stage], None] = lambda _: None
+    ) -> None:
         if getattr(loader, "in_order", True) is False:
             raise ValueError(
                 "a DataLoader with in_order=False delivers in an order that no run repeats:"
                 " leave in_order=True"
             )
         self.loader = loader
+        self._enter = enter
         self.sampler = _sampler_of(loader)
         self._iterator: Iterator[Batch] | None = None
         self._restarts = -1
@@ -42,6 +47,7 @@ class Batches(Generic[Batch]):
         return self
 
     def __next__(self) -> Batch:
+        self._enter(Stage.LOADING)
         if self._stale():
             self._ids.clear()  # of a past that the loaded state knows nothing of
             self._iterator = None
@@ -58,6 +64,7 @@ class Batches(Generic[Batch]):
             raise
         if self.sampler is not None:
             self._ids.append(self.sampler.consumed())
+        self._enter(Stage.COMPUTING)
         return batch
 
     def keepers(self) -> list[object]:

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.distributed import PrefixStore
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from harness import events, exactness, session, settings
@@ -86,7 +87,9 @@ class Job:
         reach(Point.JOIN)
         self._store = checkpoint_store(self.run_dir, agreed.run_id, self.settings)
         self._found = self._choose(member.restart_count)
+        self._voice.show(mark=Mark.GROUPING)
         form_group(self._voice, member, messages, self.device)
+        self._voice.show(mark=Mark.SETTING_UP)
 
     @property
     def seed(self) -> int:
@@ -122,16 +125,20 @@ class Job:
         if strangers and self.settings.exact:
             raise ValueError("\n".join([*strangers, "or run with exact = false"]))
         self._protected.add(**objects)
+        for thing in objects.values():
+            if isinstance(thing, Optimizer):
+                self._steplog.pace.watch_optimizer(thing)
 
     def batches(self, loader: DataLoader[Any]) -> Batches[Any]:
         """An endless iterator over `loader` that counts what is consumed, not what is prefetched."""
-        batches: Batches[Any] = Batches(loader)
+        batches: Batches[Any] = Batches(loader, self._steplog.pace.enter)
         self._steplog.batches = batches
         return batches
 
     def observe(self, *, loss: Tensor | float | None = None, tokens: int = 0) -> None:
         """Say what a micro-batch on this rank came to. The loss is kept detached and read later."""
         self._steplog.observed.add(loss, tokens)
+        self._voice.slot.beat()
 
     @contextmanager
     def evaluating(self) -> Iterator[Evaluation]:

@@ -20,7 +20,7 @@ class StepLog:
     """One rank's account of its steps. The loop's objects are handed in as they are made."""
 
     def __init__(self, voice: Voice, world_size: int, digest_every_steps: int, late: bool) -> None:
-        self.pace = Pace()
+        self.pace = Pace(voice.slot)
         self.observed = Observed(late)
         self.batches: Batches[object] | None = None
         self._voice = voice

@@ -1,7 +1,9 @@
 import torch
 from torch import nn
 
+from harness import slots
 from harness.pace import Pace
+from harness.slots import SlotWriter, Stage
 
 
 def test_own_time_ends_at_the_last_gradient():
@@ -54,3 +56,33 @@ def test_watching_changes_no_gradient():
     Pace().watch(model)
     model(batch).square().sum().backward()
     assert torch.equal(model.weight.grad, plain)
+
+
+def test_what_a_step_passes_shows_in_the_slot(tmp_path):
+    with SlotWriter(tmp_path / "0", attempt=0) as writer:
+        model, pace = nn.Linear(3, 2), Pace(writer)
+        optimizer = torch.optim.SGD(model.parameters())
+        pace.watch(model)
+        pace.watch_optimizer(optimizer)
+        stages = []
+
+        def note(*_: object) -> None:
+            slot = slots.read(tmp_path / "0")
+            assert slot is not None
+            stages.append(slot.stage)
+
+        optimizer.register_step_pre_hook(note)
+        for step in (1, 2):
+            pace.start()
+            note()
+            model(torch.ones(1, 3)).sum().backward()
+            note()
+            optimizer.step()
+            note()
+            pace.stop()
+            writer.update(step=step)
+    # Which gradient is the last is known from the second step on.
+    assert stages == [
+        *(Stage.BEGUN, Stage.BEGUN, Stage.UPDATING, Stage.UPDATED),
+        *(Stage.BEGUN, Stage.REDUCING, Stage.UPDATING, Stage.UPDATED),
+    ]

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from harness import slots
-from harness.slots import Mark, SlotWriter
+from harness.slots import Mark, SlotWriter, Stage
 
 
 def test_a_slot_is_readable_after_its_writer_was_killed(tmp_path):
@@ -34,7 +34,7 @@ def test_a_slot_for_which_the_disk_has_no_room_is_an_error_and_no_signal(tmp_pat
         SlotWriter(tmp_path / "0", attempt=0)
 
 
-def test_every_update_is_progress_and_keeps_what_it_does_not_name(tmp_path):
+def test_every_change_is_progress_and_keeps_what_it_does_not_name(tmp_path):
     with SlotWriter(tmp_path / "0", attempt=0) as writer:
         first = slots.read(tmp_path / "0")
         writer.update(step=1, loss=3.0)
@@ -44,8 +44,52 @@ def test_every_update_is_progress_and_keeps_what_it_does_not_name(tmp_path):
     assert last is not None
     assert math.isnan(first.loss)
     assert (last.step, last.loss, last.mark) == (1, 3.0, Mark.SAVING)
-    assert last.progress == first.progress + 2
+    assert last.signs == first.signs + 2
     assert last.updated_ns >= first.updated_ns
+
+
+def test_saying_the_same_again_is_no_progress(tmp_path):
+    with SlotWriter(tmp_path / "0", attempt=0) as writer:
+        writer.update(mark=Mark.SAVING)
+        first = slots.read(tmp_path / "0")
+        writer.update(mark=Mark.SAVING)
+        last = slots.read(tmp_path / "0")
+    assert first is not None
+    assert last is not None
+    assert last.progress == first.progress
+
+
+def test_places_passed_in_a_step_are_counted_anew_in_the_next(tmp_path):
+    with SlotWriter(tmp_path / "0", attempt=0) as writer:
+        seen = []
+        for act in (
+            lambda: writer.enter(Stage.LOADING),
+            lambda: writer.enter(Stage.COMPUTING),
+            writer.advance,
+            writer.beat,
+            lambda: writer.update(step=1),
+        ):
+            act()
+            slot = slots.read(tmp_path / "0")
+            assert slot is not None
+            seen.append((slot.stage, slot.progress))
+    assert seen == [
+        (Stage.LOADING, (0, 1, 0)),
+        (Stage.COMPUTING, (0, 2, 0)),
+        (Stage.COMPUTING, (0, 3, 0)),
+        (Stage.COMPUTING, (0, 3, 1)),
+        (Stage.BOUNDARY, (1, 0, 2)),
+    ]
+
+
+def test_a_slot_taken_over_is_never_read_half(tmp_path):
+    with SlotWriter(tmp_path / "0", attempt=1) as writer:
+        writer.update(step=8)
+    with SlotWriter(tmp_path / "0", attempt=2):
+        slot = slots.read(tmp_path / "0")
+    assert slot is not None
+    assert (slot.attempt, slot.step, slot.reached) == (2, 0, 0)
+    assert slot.in_first_step
 
 
 def test_no_slot_is_none(tmp_path):
@@ -57,8 +101,10 @@ def test_no_slot_is_none(tmp_path):
     [
         b"",
         b"\0" * (slots.SIZE - 1),
-        struct.pack("=q8qd", 1, *range(8), 0.0),  # odd: its writer died in the middle
-        struct.pack("=q8qd", 2, 0, 0, 99, 0, 0, 0, 0, 0, 0.0),  # a mark of another version
+        struct.pack("=q11qd", 1, slots.SCHEMA, *range(10), 0.0),  # its writer died in the middle
+        struct.pack("=q11qd", 2, slots.SCHEMA, 0, 0, 99, *[0] * 7, 0.0),  # an unknown mark
+        struct.pack("=q11qd", 2, slots.SCHEMA, 0, 0, 0, 99, *[0] * 6, 0.0),  # an unknown stage
+        struct.pack("=q11qd", 2, slots.SCHEMA + 1, *[0] * 10, 0.0),  # of a newer version
     ],
 )
 def test_a_slot_that_makes_no_sense_is_none(tmp_path, raw):
