@@ -210,10 +210,10 @@ def read(path: Path) -> Slot | None:
 
 def _decoded(raw: bytes) -> Slot | None:
     """The slot in `raw`; None if another version of this library wrote it."""
-    schema, attempt, pid, mark, stage, *rest, loss = _BODY.unpack_from(raw, _VERSION.size)
+    schema, attempt, pid, mark, stage, *rest = _BODY.unpack_from(raw, _VERSION.size)
     if schema != SCHEMA or mark not in _MARKS or stage not in _STAGES:
         return None
-    return Slot(attempt, pid, _MARKS[mark], _STAGES[stage], *rest, loss)
+    return Slot(attempt, pid, _MARKS[mark], _STAGES[stage], *rest)
 
 
 _MARKS = {int(mark): mark for mark in Mark}

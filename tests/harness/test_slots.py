@@ -3,6 +3,7 @@ import math
 import os
 import signal
 import struct
+from collections.abc import Callable
 
 import pytest
 
@@ -61,14 +62,15 @@ def test_saying_the_same_again_is_no_progress(tmp_path):
 
 def test_places_passed_in_a_step_are_counted_anew_in_the_next(tmp_path):
     with SlotWriter(tmp_path / "0", attempt=0) as writer:
-        seen = []
-        for act in (
+        acts: list[Callable[[], None]] = [
             lambda: writer.enter(Stage.LOADING),
             lambda: writer.enter(Stage.COMPUTING),
             writer.advance,
             writer.beat,
             lambda: writer.update(step=1),
-        ):
+        ]
+        seen = []
+        for act in acts:
             act()
             slot = slots.read(tmp_path / "0")
             assert slot is not None
