@@ -7,6 +7,7 @@ these and nothing else; every counter, report and verdict is a fold over them (`
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 SCHEMA = 1
@@ -383,6 +384,13 @@ class Entry:
     """Counts from 0 in each writer's life; breaks ties between entries of one writer."""
     event: Event
     writer: str = ""
+
+
+@cache
+def rank_of(writer: str) -> int | None:
+    """The rank that writes as `writer`; None for a launcher and the like."""
+    name, _, number = writer.partition("-")
+    return int(number) if name == "rank" and number.isdecimal() and len(number) < 10 else None
 
 
 def event_types() -> dict[str, type[Event]]:

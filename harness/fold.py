@@ -6,7 +6,6 @@ counted is ever taken back, so a counter may be read after any entry.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 from harness.events import (
     AttemptStarted,
@@ -40,6 +39,7 @@ from harness.events import (
     Tier,
     TrainingFinished,
     TrainingResumed,
+    rank_of,
 )
 from harness.ledger import Rollback
 from harness.lives import Lives
@@ -47,6 +47,9 @@ from harness.phases import NEXT_PHASE, OF_A_LIFE, PHASED, Phase
 from harness.recovery import Stage
 from harness.segments import Segment
 from harness.tallies import Helper, Rank, Reading
+
+MOST_RANKS = 1_000_000
+"""Who watches a run looks at each rank: what claims more is no run."""
 
 
 class TimelineError(ValueError):
@@ -80,6 +83,14 @@ class Fold(Lives):
 
     def _admit(self, entry: Entry, kind: type[Event], at_ns: int) -> list[Segment]:
         """Check the entry against the table; an attempt whose beginning nobody saw begins here."""
+        event = entry.event
+        if (
+            isinstance(event, RunStarted | AttemptStarted)
+            and not 0 < event.world_size <= MOST_RANKS
+        ):
+            raise TimelineError(
+                f"{kind.__name__} of {event.world_size} ranks: it is a number from 1 to {MOST_RANKS}"
+            )
         unseen = entry.attempt > self.meter.attempt and kind not in OF_A_LIFE
         fails = unseen and self.meter.attempt > self.dead_attempt
         row = NEXT_PHASE[Phase.RESTART if fails else self.meter.phase]
@@ -216,7 +227,7 @@ class Fold(Lives):
                 pass
 
     def _observe_rank(self, entry: Entry, at_ns: int) -> None:
-        number = _rank(entry.writer)
+        number = rank_of(entry.writer)
         if number is None:
             return
         rank = self.ranks.setdefault(number, Rank())
@@ -231,13 +242,6 @@ class Fold(Lives):
                 rank.attempt, rank.joined_at_ns = entry.attempt, at_ns
             case _:
                 pass
-
-
-@cache
-def _rank(writer: str) -> int | None:
-    """The rank that writes as `writer`; None for a launcher and the like."""
-    name, _, number = writer.partition("-")
-    return int(number) if name == "rank" and number.isdecimal() else None
 
 
 _MOVE: Mapping[type[Event], Callable[[Fold, Entry, int], list[Segment]]] = {

@@ -4,7 +4,9 @@ Within a boot of the machine the monotonic clock orders everything; each boot ha
 time, so a wall clock that steps changes nothing. Reading works a second behind the writers.
 """
 
+import errno
 import os
+import stat
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,7 +14,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from harness.events import Entry, Header
-from harness.lines import SchemaError, decode, decode_known, encode
+from harness.lines import LATEST_NS, SchemaError, decode, decode_known, encode
 from harness.recorder import SYSTEM_CLOCK, Clock, boot_id
 from harness.rundir import RunDir
 
@@ -22,6 +24,7 @@ HORIZON_NS = 1_000_000_000
 """How far reading stays behind the present: what arrives within it finds its place."""
 
 _BLOCK_BYTES = 1 << 20
+_LONGEST_LINE_BYTES = 64 << 20
 _EVER_NS = 1 << 62
 _Placed = tuple[int, str, int, int, int, Entry]
 """An entry behind what it is sorted by; the number before it is unique, so that sorting ends there."""
@@ -123,8 +126,11 @@ class Tail:
                 return
 
     def _files(self) -> list[str]:
-        """Names of the event files, a writer's rolls in their order; a new one gets its state."""
-        names = [path.name for path in self._run_dir.events.glob("*.jsonl")]
+        """Names of the event files, a writer's rolls in their order; a new one gets its state.
+
+        A name that no writer has may be no text at all, and no cache could hold it.
+        """
+        names = [path.name for path in self._run_dir.events.glob("*.jsonl") if path.name.isascii()]
         names.sort(key=lambda name: (name.split(".")[0], len(name), name))
         for name in names:
             self._state.files.setdefault(name, FileState())
@@ -223,7 +229,7 @@ class Tail:
             before = self._state.last_boots.get(header.writer)
             if before is not None:
                 start_ns = max(start_ns, self._state.ends_ns.get(before, 0))
-        self._state.offsets_ns[next_boot] = start_ns - first.monotonic_ns
+        self._state.offsets_ns[next_boot] = min(start_ns, LATEST_NS) - first.monotonic_ns
         return [name for name, header in waiting.items() if header.boot_id == next_boot]
 
 
@@ -240,9 +246,13 @@ def _entry(line: bytes, writer: str) -> Entry:
 def _block(path: Path, offset: int) -> tuple[bytes, bool]:
     """Whole lines from `offset` on, about a block of them, and whether there is more to read.
 
-    A last line without its newline is being written, or was torn by a kill: it is left out.
+    A last line without its newline is being written, or was torn by a kill: it is left out. What no
+    writer makes is no line, and comes in pieces. Raises `OSError` for what is no file: a pipe never ends.
     """
-    size = path.stat().st_size
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is no file, and an event log is made of files", str(path))
+    size = found.st_size
     if offset >= size:
         return b"", False
     with path.open("rb", buffering=0) as file:
@@ -252,5 +262,7 @@ def _block(path: Path, offset: int) -> tuple[bytes, bool]:
             whole = block.rfind(b"\n") + 1
             if whole or offset + len(block) >= size:
                 return block[:whole], whole > 0 and offset + len(block) < size
+            if length >= _LONGEST_LINE_BYTES:
+                return block, True
             length *= 2
     return b"", False

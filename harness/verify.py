@@ -12,7 +12,7 @@ from pathlib import Path
 
 import xxhash
 
-from harness.events import Entry, StateDigested, StepFinished, TrainingResumed
+from harness.events import Entry, StateDigested, StepFinished, TrainingResumed, rank_of
 from harness.journal import read
 from harness.rundir import RunDir
 
@@ -133,11 +133,11 @@ def _keep(kept: _Kept, entry: Entry) -> None:
         kept.steps[event.step] = event
         if event.loss is not None and event.loss_step is not None:
             kept.losses[event.loss_step] = event.loss.hex()  # NaN equals NaN, 0.0 is not -0.0
-    elif isinstance(event, StateDigested):
+    elif isinstance(event, StateDigested) and (rank := rank_of(entry.writer)) is not None:
         told = kept.digests.get(event.step)
         if told is None or told.attempt < entry.attempt:
             told = kept.digests[event.step] = _Told(entry.attempt)
-        told.by_rank[int(entry.writer.rpartition("-")[2])] = event.components
+        told.by_rank[rank] = event.components
 
 
 # ── differences ─────────────────────────────────────────────────────────────────────────────────
