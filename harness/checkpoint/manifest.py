@@ -21,16 +21,20 @@ from harness.events import Rejection
 
 SCHEMA = 1
 STATE, MANIFEST, COMMIT = "state.json", "manifest.json", "commit.json"
+REJECTED = "rejected.json"
+"""Beside a commit that is there no longer to be resumed from."""
 
 _PLACE = re.compile(r"step-(\d{8,})-(\d+)(?:-try-(\d+))?")
 
 
 class DamagedError(Exception):
-    """A checkpoint is not what was committed."""
+    """A checkpoint is not what was committed, or cannot be read now."""
 
-    def __init__(self, rejection: Rejection, reason: str) -> None:
+    def __init__(self, rejection: Rejection, reason: str, may_pass: bool = False) -> None:
         self.rejection = rejection
         self.reason = reason
+        self.may_pass = may_pass
+        """True if another try, or another version, may find it whole."""
         super().__init__(f"{rejection}: {reason}")
 
 
@@ -182,7 +186,7 @@ def _decoded(data: bytes, form: type[_Form], name: str) -> _Form:
         schema = json.loads(data)["schema"]
         if not 1 <= schema <= SCHEMA:
             reason = f"{name} has schema {schema}; this version reads 1 to {SCHEMA}"
-            raise DamagedError(Rejection.UNREADABLE, reason)
+            raise DamagedError(Rejection.UNREADABLE, reason, may_pass=schema > SCHEMA)
         return msgspec.json.decode(data, type=form)
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedError(Rejection.UNREADABLE, f"{name} is not one: {error!r}") from error

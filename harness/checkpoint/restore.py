@@ -1,60 +1,32 @@
 """Finds the state to resume from: the newest that verifies, on the chain of the newest attempt.
 
-Rank 0 proposes, every rank reads and verifies, and only what all of them could read is used. All of
-it happens through messages, before any collective, so that no rank can be left waiting in one.
+Rank 0 proposes, all ranks read and verify, and only what all of them could read is used. What is found
+damaged is set aside. It all happens through messages, before any collective, so that no rank can be
+left waiting in one.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import assert_never
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from harness.checkpoint.audit import manifest_of
+from harness.checkpoint.audit import (
+    is_sound,
+    manifest_of,
+    set_aside,
+    told_as_damage,
+    verify,
+    was_set_aside,
+)
+from harness.checkpoint.follow import Do, Here, Report, RestoreError, Word, follow, hear, tried
 from harness.checkpoint.lineage import Chain
-from harness.checkpoint.load import Found, load
+from harness.checkpoint.load import Found
 from harness.checkpoint.manifest import DamagedError, Place
-from harness.checkpoint.messages import Channel, Messages, SilenceError
+from harness.checkpoint.messages import Channel, Messages
+from harness.checkpoint.reading import Reader, this_node
 from harness.checkpoint.store import Store
-from harness.checkpoint.tell import Records, warn
+from harness.checkpoint.tell import Records, said, warn
 from harness.events import CheckpointRejected, Rejection
 from harness.points import Point, reach
-
-
-class RestoreError(ValueError):
-    """There is no state that this attempt may start from."""
-
-
-class _Do(StrEnum):
-    """What rank 0 has all ranks do next."""
-
-    TRY = "try"
-    """Read and verify `place`, and report."""
-    TAKE = "take"
-    """Resume from what was tried last."""
-    NOTHING = "nothing"
-    """Start from nothing."""
-    FAIL = "fail"
-    """Give up, for `error`."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Word:
-    """What rank 0 says."""
-
-    do: _Do
-    place: str = ""
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Report:
-    """What a rank says of a checkpoint that it has read."""
-
-    rank: int
-    rejection: Rejection | None = None
-    reason: str = ""
 
 
 def choose(
@@ -66,62 +38,27 @@ def choose(
     resume: str,
     recorder: Records,
     deadline_s: float = 600.0,
+    node: str | None = None,
 ) -> Found | None:
     """The state that all ranks resume from, or None to start from nothing; recorded as lineage.
 
-    `resume` is `auto`, `fresh` or a step. Raises `RestoreError`, on all ranks alike, if a step that
-    was asked for is not there whole, if nothing is whole where something was committed, or if a
-    rank is not heard of for `deadline_s` seconds.
+    `resume` is `auto`, `fresh` or a step. Ranks of one `node` share what they read; None is the
+    machine that this is. Raises `RestoreError`, on all ranks alike, if a step that was asked for is
+    not there whole, if nothing is whole where something was committed, or if a rank is not heard of
+    for `deadline_s` seconds.
     """
     reach(Point.RESTORE)
     channel = Channel(messages, f"restore-{attempt}/")
-    if rank != 0:
-        return _follow(store, channel, rank, deadline_s)
-    leader = _Leader(store, channel, world_size, attempt, recorder, deadline_s)
-    try:
-        return leader.choose(resume)
-    except BaseException as error:
-        leader.say(_Word(_Do.FAIL, error=str(error) or type(error).__name__))
-        raise
-
-
-def _follow(store: Store, channel: Channel, rank: int, deadline_s: float) -> Found | None:
-    """Do as rank 0 says: read what it proposes, and report."""
-    found: Found | None = None
-    number = 0
-    while True:
-        # Rank 0 waits one deadline for the slowest of us; it, too, may need one.
-        word = msgspec.json.decode(_hear(channel, f"word/{number}", 2 * deadline_s), type=_Word)
-        number += 1
-        match word.do:
-            case _Do.TRY:
-                place = Place.parse(word.place)
-                assert place is not None, word
-                found, report = _try(store, place, rank)
-                channel.append(f"reports/{place.name}", msgspec.json.encode(report))
-            case _Do.TAKE:
-                return found
-            case _Do.NOTHING:
-                return None
-            case _Do.FAIL:
-                raise RestoreError(word.error)
-            case _:
-                assert_never(word.do)
-
-
-def _hear(channel: Channel, key: str, within_s: float) -> bytes:
-    try:
-        return channel.hear(key, within_s=within_s)[1]
-    except SilenceError as error:
-        raise RestoreError(f"no agreement on what to resume from: {error}") from error
-
-
-def _try(store: Store, place: Place, rank: int) -> tuple[Found | None, _Report]:
-    """What this rank read of a checkpoint, and what it says of it."""
-    try:
-        return load(store, place, rank), _Report(rank)
-    except DamagedError as error:
-        return None, _Report(rank, error.rejection, error.reason)
+    here = Here(rank, this_node() if node is None else node)
+    with Reader(store, channel, rank, deadline_s) as reader:
+        if rank != 0:
+            return follow(channel, reader, here, deadline_s)
+        leader = _Leader(store, channel, reader, here, world_size, attempt, recorder, deadline_s)
+        try:
+            return leader.choose(resume)
+        except BaseException as error:
+            leader.say(Word(Do.FAIL, error=str(error) or type(error).__name__))
+            raise
 
 
 class _Leader:
@@ -131,6 +68,8 @@ class _Leader:
         self,
         store: Store,
         channel: Channel,
+        reader: Reader,
+        here: Here,
         world_size: int,
         attempt: int,
         recorder: Records,
@@ -138,16 +77,21 @@ class _Leader:
     ) -> None:
         self._store = store
         self._channel = channel
+        self._reader = reader
+        self._here = here
         self._world_size = world_size
         self._attempt = attempt
         self._recorder = recorder
         self._deadline_s = deadline_s
         self._words = 0
+        self._nodes: Sequence[Sequence[int]] = ()
 
-    def say(self, word: _Word) -> None:
-        """Tell all ranks what comes next."""
-        self._channel.post(f"word/{self._words}", msgspec.json.encode(word))
+    def say(self, word: Word) -> int:
+        """Tell all ranks what comes next; the word's number."""
+        number = self._words
+        self._channel.post(f"word/{number}", msgspec.json.encode(word))
         self._words += 1
+        return number
 
     def choose(self, resume: str) -> Found | None:
         chain = self._store.chain()
@@ -163,41 +107,94 @@ class _Leader:
             self._refuse_nothing(resume, chain, accepted, committed)
         parent, step = (None, 0) if found is None else (found.saved_by, found.step)
         self._store.record_lineage(self._attempt, parent, step)
-        self.say(_Word(_Do.NOTHING if found is None else _Do.TAKE))
+        self.say(Word(Do.NOTHING if found is None else Do.TAKE))
         return found
 
     def _newest_whole(self, candidates: list[Place]) -> Found | None:
         for place in candidates:
-            found, reports = self._propose(place)
-            bad = next((report for report in reports if report.rejection is not None), None)
+            if self._was_set_aside(place):
+                continue
+            found: list[Found] = []
+            bad = self._read(place) or self._build(found)
             if bad is None:
-                return found
+                return found[0]
             self._reject(place, bad)
         return None
 
-    def _propose(self, place: Place) -> tuple[Found | None, list[_Report]]:
-        """Let every rank read `place`; what this one read, and what all say of it."""
+    def _read(self, place: Place) -> Report | None:
+        """Let all ranks read `place`; the first report that it cannot be used, or None."""
         try:
-            manifest_of(self._store, place)
+            manifest = manifest_of(self._store, place)
         except DamagedError as error:  # no need to have every rank find that out
-            return None, [_Report(0, error.rejection, error.reason)]
-        self.say(_Word(_Do.TRY, place=place.name))
-        found, report = _try(self._store, place, 0)
-        key = f"reports/{place.name}"
-        others = [
-            msgspec.json.decode(
-                _hear(self._channel, f"{key}/{number}", self._deadline_s), type=_Report
-            )
-            for number in range(1, self._world_size)
+            return Report(0, error.rejection, error.reason, error.may_pass)
+        nodes = self._grouped()
+        number = self.say(Word(Do.READ, place.name, nodes))
+        mine = tried(0, lambda: self._reader.read(place, number, nodes[0], manifest))
+        bad = self._worst(number, mine)
+        self._channel.forget(f"arena/{number}/{ranks[0]}" for ranks in nodes)
+        return bad
+
+    def _build(self, found: list[Found]) -> Report | None:
+        """Let all ranks make their state of what was read; likewise."""
+        number = self.say(Word(Do.BUILD))
+        return self._worst(number, tried(0, lambda: found.append(self._reader.build())))
+
+    def _grouped(self) -> Sequence[Sequence[int]]:
+        """The ranks of each node; rank 0 is the first of the first."""
+        if not self._nodes:
+            ranks: dict[str, list[int]] = {}
+            said = (msgspec.json.decode(word, type=Here) for word in self._all("here"))
+            for here in sorted([self._here, *said], key=lambda here: here.rank):
+                ranks.setdefault(here.node, []).append(here.rank)
+            self._nodes = list(ranks.values())
+        return self._nodes
+
+    def _worst(self, number: int, mine: Report) -> Report | None:
+        """Of all reports on a word the first, by rank, of something that does not serve."""
+        others = [msgspec.json.decode(word, type=Report) for word in self._all(f"reports/{number}")]
+        reports = sorted([mine, *others], key=lambda report: report.rank)
+        return next((report for report in reports if report.rejection is not None), None)
+
+    def _all(self, key: str) -> list[bytes]:
+        """What every other rank has to say, in the order in which they said it."""
+        words = [
+            hear(self._channel, f"{key}/{place}", self._deadline_s)
+            for place in range(1, self._world_size)
         ]
         self._channel.forget_list(key, self._world_size - 1)
-        return found, sorted([report, *others], key=lambda report: report.rank)
+        return words
 
-    def _reject(self, place: Place, bad: _Report) -> None:
+    # ── what is walked past ─────────────────────────────────────────────────────────────────
+
+    def _was_set_aside(self, place: Place) -> bool:
+        try:
+            known = was_set_aside(self._store, place)
+        except Exception as error:  # noqa: BLE001  # reading the checkpoint itself will tell
+            warn(f"whether {place.name} was set aside cannot be read: {said(error)}")
+            return False
+        if known is None:
+            return False
+        warn(f"walked past {place.name}, set aside ({known.rejection}): {known.reason}")
+        return True
+
+    def _reject(self, place: Place, bad: Report) -> None:
         assert bad.rejection is not None
         reason = bad.reason if bad.rank == 0 else f"rank {bad.rank}: {bad.reason}"
         self._recorder.write(CheckpointRejected(place.step, place.attempt, bad.rejection, reason))
-        warn(f"walked past {place.name} ({bad.rejection}): {reason}")
+        aside = self._set_aside(place, bad, DamagedError(bad.rejection, reason))
+        warn(f"walked past {place.name} ({bad.rejection}): {reason}{aside}")
+
+    def _set_aside(self, place: Place, bad: Report, damage: DamagedError) -> str:
+        """Spare later restores the reading, if the damage is there to stay; what to say of that."""
+        # A view of the files that lags behind, on one rank, is no damage.
+        seen = bad.rejection is Rejection.CHECKSUM or not is_sound(self._store, place)
+        if bad.may_pass or not seen:
+            return ""
+        try:
+            set_aside(self._store, place, damage, self._attempt)
+        except Exception as error:  # noqa: BLE001  # it costs a later restore time, nothing else
+            return f"; that cannot be written down: {said(error)}"
+        return "; set aside"
 
     def _refuse_nothing(
         self, resume: str, chain: Chain, accepted: list[Place], committed: list[Place]
@@ -221,5 +218,10 @@ class _Leader:
 
     def _good_steps(self, accepted: list[Place]) -> Iterator[int]:
         for place in accepted:
-            if _try(self._store, place, 0)[0] is not None:
-                yield place.step
+            try:
+                with told_as_damage():
+                    if was_set_aside(self._store, place) is None:
+                        verify(self._store, place)
+                        yield place.step
+            except DamagedError:
+                continue

@@ -18,7 +18,7 @@ from typing import Any
 import fsspec
 from fsspec.core import split_protocol, url_to_fs
 
-from harness.checkpoint.files import create_file, read_through, sync_directory, write_through
+from harness.checkpoint.files import Sink, create_file, read_through, sync_directory, write_through
 from harness.checkpoint.lineage import Chain, Departure, chain
 from harness.checkpoint.manifest import COMMIT, FileRecord, Place
 
@@ -172,14 +172,14 @@ class Store:
         """A small file, whole."""
         return bytes(self.files.cat_file(self.path(name)))
 
-    def fill(self, name: str, size: int, targets: Iterable[tuple[int, memoryview]]) -> FileRecord:
+    def pour(self, name: str, size: int, sink: Sink | None = None) -> FileRecord:
         """Read a file that should have `size` bytes; its size and checksum as they were found.
 
-        Bytes from where a target begins go into its view, for as long as that is; targets do not
-        overlap. A file that is too long counts one byte too many.
+        `sink` gets each portion and where in the file it begins; in order, but after a fault in the
+        middle possibly from the start again. A file that is too long counts one byte too many.
         """
         with self.files.open(self.path(name), "rb") as file:
-            return read_through(file, size, targets)
+            return read_through(file, size, sink)
 
     def size(self, name: str) -> int | None:
         """Bytes of a file, or None where it is missing."""

@@ -5,8 +5,9 @@ import torch
 from torch.distributed import HashStore
 
 from harness import points
+from harness.checkpoint.follow import RestoreError
 from harness.checkpoint.lineage import Departure
-from harness.checkpoint.restore import RestoreError, choose
+from harness.checkpoint.restore import choose
 from harness.checkpoint.store import Store
 from harness.checkpoint.tree import DTYPES
 from harness.events import CheckpointRejected, Rejection
@@ -120,7 +121,8 @@ def test_the_newest_that_verifies_is_taken_and_the_others_are_told(run, capfd):
     ]
     lines = capfd.readouterr().err.splitlines()
     assert lines == [
-        f"harness: walked past step-{r.step:08d}-1 (checksum): {r.reason}" for r in rejected
+        f"harness: walked past step-{r.step:08d}-1 (checksum): {r.reason}; set aside"
+        for r in rejected
     ]
     assert "shard-00001-of-00002.safetensors has checksum" in rejected[0].reason
 
@@ -223,7 +225,7 @@ def test_a_rank_that_cannot_read_makes_all_walk_back(run):
 
     class Blind(FullDisk):
         def _open(self, path, mode="rb", **options):
-            if "step-00000020" in path and mode == "rb" and "shard" in path:
+            if "step-00000020" in path and mode == "rb":
                 raise PermissionError(13, "Permission denied", path)
             return super()._open(path, mode)
 

@@ -124,21 +124,22 @@ def test_what_is_written_is_recorded_with_size_and_checksum(store):
     assert store.read("f") == b"abcdefg"
 
 
-def test_a_file_fills_what_it_is_read_for_and_all_of_it_counts(store):
-    written = store.write("f", [b"header", b"abc", b"--", b"de"])
-    first, second = bytearray(3), bytearray(2)
+def test_a_file_is_poured_in_portions_in_order_and_all_of_it_counts(store):
+    content = bytes(range(256)) * 3000
+    written = store.write("f", [content])
+    got: list[tuple[int, bytes]] = []
 
-    empty = memoryview(b"")
-    targets = [(11, memoryview(second)), (11, empty), (6, memoryview(first)), (6, empty)]
-    read = store.fill("f", 13, targets)
+    read = store.pour("f", len(content), lambda begin, part: got.append((begin, bytes(part))))
 
-    assert (bytes(first), bytes(second), read) == (b"abc", b"de", written)
+    assert b"".join(part for _, part in got) == content
+    assert [begin for begin, _ in got] == [sum(len(p) for _, p in got[:i]) for i in range(len(got))]
+    assert (read, len(got) > 2) == (written, True)
 
 
 @pytest.mark.parametrize(("length", "counted"), [(0, 0), (7, 7), (12, 12), (14, 14), (99, 14)])
 def test_a_file_that_is_longer_or_shorter_than_it_should_be_is_seen(store, length, counted):
     store.write("f", [bytes(length)])
-    assert store.fill("f", 13, [(6, memoryview(bytearray(3)))]).size == counted
+    assert store.pour("f", 13).size == counted
     assert (store.size("f"), store.size("none")) == (length, None)
 
 

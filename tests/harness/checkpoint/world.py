@@ -76,11 +76,13 @@ class Run:
         files: dict[int, LocalFileSystem] | None = None,
         deadline_s: float = DEADLINE_S,
         connect: Callable[[], Any] | None = None,
+        nodes: dict[int, str] | None = None,
         **options: Any,
     ) -> list[Result]:
         """Run `body` on every rank of a new attempt, on storage `files[rank]` where given.
 
         The ranks talk through one store in memory, or through what `connect` gives each of them.
+        They share a node, or are on those in `nodes`.
         """
         together_in = HashStore()
         attempt = self.store().claim_attempt()
@@ -91,7 +93,8 @@ class Run:
                 store = replace(store, files=files[rank])
             place = (rank, world_size, attempt)
             messages = together_in if connect is None else connect()
-            found = choose(store, messages, *place, resume, self.log, deadline_s)
+            node = nodes[rank] if nodes else None
+            found = choose(store, messages, *place, resume, self.log, deadline_s, node)
             saver = Saver(store, messages, *place, self.log, deadline_s=deadline_s, **options)
             try:
                 return body(Rank(rank, store, found, saver))
