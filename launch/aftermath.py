@@ -6,18 +6,23 @@ import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 
 from harness import events
 from harness.events import Cause, Outcome
 from harness.recorder import Recorder
-from launch import causes, processes, restarts, stacks, witness
+from launch import causes, flightrecorder, processes, restarts, stacks, witness
 from launch.agent import Agent, name_of
 from launch.causes import Blame
 from launch.ends import Ending
 from launch.exits import Exit
 from launch.restarts import Failure, Limits
 from launch.spawner import ForkServerLostError
+from launch.stacks import Doing
+from launch.watchdog import Alarm
 
+HANG_PATIENCE_S = 0.5
+"""How long stacks are waited for that tell who hangs: seconds have passed already."""
 FORK_SERVER_DIED = Blame(None, Cause.HELPER, "the fork server died, and every rank with it", "")
 
 
@@ -45,12 +50,32 @@ class Aftermath:
             events.FailureDetected(fault.rank, fault.cause, fault.reason),
             min(exit_.at_ns for exit_ in failed if exit_.rank in agent.exits),
         )
-        files = {name_of(rank): agent.run_dir.stacks(agent.attempt, rank) for rank in agent.alive()}
-        with suppress(ForkServerLostError):
-            if files and stacks.dump(agent.spawner, files):
-                folder = agent.run_dir.incident(agent.attempt)
-                self._recorder.write(events.StacksDumped(str(folder)))
+        if _dump(agent, stacks.PATIENCE_S):
+            self._tell_stacks(agent)
         return fault
+
+    def declare_hung(self, agent: Agent, alarm: Alarm) -> Blame:
+        """Say in the log that the attempt hangs and at whom, and keep all that shows why.
+
+        The stacks come first: where ranks are equals, they tell who waits for whom.
+        """
+        pids = agent.pids()
+        has_dumped = _dump(agent, HANG_PATIENCE_S)
+        fault = causes.hang(alarm, {rank: _doing(agent, rank, pid) for rank, pid in pids.items()})
+        self._recorder.write(events.FailureDetected(fault.rank, fault.cause, fault.reason))
+        silent = {
+            pid: path
+            for rank, pid in pids.items()
+            if not _text(path := agent.run_dir.stacks(agent.attempt, rank))
+        }
+        flightrecorder.ask(agent.run_dir.incident(agent.attempt), list(pids))
+        stacks.spy(silent)
+        if has_dumped or any(map(_text, silent.values())):
+            self._tell_stacks(agent)
+        return fault
+
+    def _tell_stacks(self, agent: Agent) -> None:
+        self._recorder.write(events.StacksDumped(str(agent.run_dir.incident(agent.attempt))))
 
     def declare_lost(self) -> Blame:
         """Say in the log that the fork server took the attempt along."""
@@ -94,6 +119,27 @@ class Aftermath:
         with suppress(OSError):  # the log has what matters most of it, where the disk is not full
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def _dump(agent: Agent, patience_s: float) -> bool:
+    """Have all that live write their stacks; False if none did."""
+    files = {name_of(rank): agent.run_dir.stacks(agent.attempt, rank) for rank in agent.alive()}
+    with suppress(ForkServerLostError):
+        return bool(files) and stacks.dump(agent.spawner, files, patience_s)
+    return False
+
+
+def _doing(agent: Agent, rank: int, pid: int) -> Doing:
+    if processes.state(pid) in ("T", "t"):
+        return Doing.STOPPED
+    return stacks.doing(_text(agent.run_dir.stacks(agent.attempt, rank)))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _hand_up(agent: Agent, fault: Blame) -> None:

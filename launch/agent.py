@@ -157,6 +157,11 @@ class Agent(SimpleElasticAgent):
         """Ranks that are not known to have ended."""
         return [rank for rank in range(self.ranks.world_size) if rank not in self.exits]
 
+    def pids(self) -> dict[int, int]:
+        """Processes of the ranks that are not known to have ended."""
+        workers = self._worker_group.workers
+        return {rank: workers[rank].id for rank in self.alive()}
+
     def signal(self, number: int) -> None:
         """Send a signal to every rank that lives."""
         self.spawner.signal(number, [name_of(rank) for rank in self.alive()], forced=True)

@@ -5,11 +5,13 @@ milliseconds because their connections break, and one of them may well be notice
 """
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.events import Cause
 from launch.exits import Exit, ending, signal_name
+from launch.stacks import Doing
+from launch.watchdog import Alarm
 
 OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")
 PEER_LOST = (
@@ -58,6 +60,30 @@ def blame(failed: Sequence[Exit], *, out_of_memory: bool = False) -> Blame:
     culprit = min(failed, key=lambda exit_: (is_consequence(exit_), _when_ns(exit_)))
     cause, reason = _cause(culprit, out_of_memory)
     return Blame(culprit.rank, cause, reason, _signature(culprit))
+
+
+def hang(alarm: Alarm, doing: Mapping[int, Doing]) -> Blame:
+    """Whom to blame for a hang, by what each rank that lives was doing; nobody where none stands out.
+
+    A rank that came less far than all others is the one they wait for, unless it waits itself: then
+    another has left it alone in a collective. Equals are told apart by their stacks.
+    """
+    stopped = [rank for rank, what in doing.items() if what is Doing.STOPPED]
+    if stopped:
+        rank = next((it for it in alarm.suspects if it in stopped), min(stopped))
+        return Blame(rank, Cause.HANG, f"is stopped: {_of(alarm, rank)}{alarm.reason}", "")
+    free = [rank for rank in alarm.suspects if doing.get(rank) is not Doing.WAITING]
+    if len(alarm.suspects) > 1:
+        free = [rank for rank in free if doing.get(rank) is Doing.ELSEWHERE]
+    signature = f"a hang {alarm.doing}"
+    if len(free) == 1:
+        return Blame(free[0], Cause.HANG, alarm.reason, signature)
+    ranks = ", ".join(map(str, alarm.suspects))
+    return Blame(None, Cause.HANG, f"rank {ranks} {alarm.reason}; no rank stands out", signature)
+
+
+def _of(alarm: Alarm, rank: int) -> str:
+    return "" if rank in alarm.suspects else f"rank {alarm.suspects[0]} "
 
 
 def is_settled(failed: Sequence[Exit]) -> bool:

@@ -18,8 +18,9 @@ from launch.agent import Agent, StartError, UnkillableError
 from launch.beside import Beside
 from launch.causes import Blame
 from launch.companions import SAVER
-from launch.ends import End, Ending, GraceExceeded, Interrupted, Lost
+from launch.ends import End, Ending, GraceExceeded, Hung, Interrupted, Lost
 from launch.exits import Drained, Exit, Failed, Finished, Going, ending
+from launch.guard import Guard
 from launch.requests import Requests
 from launch.spawner import ForkServerLostError, Spawner
 from launch.watch import Watch
@@ -54,6 +55,7 @@ class Course:
         requests: Requests,
         aftermath: Aftermath,
         beside: Beside,
+        guard: Guard,
         view: View,
         say: Callable[[str], None],
     ) -> None:
@@ -64,6 +66,7 @@ class Course:
         self._requests = requests
         self._aftermath = aftermath
         self._beside = beside
+        self._guard = guard
         self._view = view
         self._say = say
         self._settle_until: float | None = None
@@ -112,6 +115,7 @@ class Course:
         if self._beside.has_given_up(SAVER):
             agent.do_without_saver()
         agent.start(attempt)
+        self._guard.attempt_begins(attempt, world_size)
         cold = agent.spawner.cold
         self._recorder.write(events.RanksSpawned(world_size, warm=not cold, reason=cold))
         how = f"cold: {cold}" if cold else "warm"
@@ -138,13 +142,20 @@ class Course:
             return Interrupted() if not agent.alive() or _is_past(requests.leave_until) else None
         match judgement:
             case Going():
-                return GraceExceeded() if _is_past(requests.drain_until) else None
+                return self._stalled(agent)
             case Failed(exits):
                 return Failed(failed) if (failed := self._settled(agent, exits)) else None
             case Finished() | Drained():
                 return judgement
             case _:
                 assert_never(judgement)
+
+    def _stalled(self, agent: Agent) -> End | None:
+        """The end of an attempt whose ranks live and get nowhere; while they save and leave, of grace."""
+        if self._requests.drain_until is not None:
+            return GraceExceeded() if _is_past(self._requests.drain_until) else None
+        alarm = self._guard.look(agent.run_dir, agent.alive())
+        return None if alarm is None else Hung(alarm)
 
     def _settled(self, agent: Agent, exits: tuple[Exit, ...]) -> tuple[Exit, ...]:
         """All that failed; none while the one to blame may be yet to come."""
@@ -159,7 +170,8 @@ class Course:
     def _patience_s(self) -> float:
         deadlines = (self._settle_until, self._requests.drain_until, self._requests.leave_until)
         until = [deadline - time.monotonic() for deadline in deadlines if deadline is not None]
-        return max(0.0, min([TICK_S, *until]))
+        look_s = self._guard.due_s()
+        return max(0.0, min([TICK_S, *until] if look_s is None else [TICK_S, look_s, *until]))
 
     def _needed(self) -> tuple[str, ...] | None:
         """Which companions are worth starting again; None for all."""
@@ -173,6 +185,8 @@ class Course:
         match end:
             case Failed(exits):
                 return self._aftermath.declare(agent, exits)
+            case Hung(alarm):
+                return self._aftermath.declare_hung(agent, alarm)
             case Lost():
                 return self._aftermath.declare_lost()
             case _:
@@ -216,9 +230,9 @@ class Course:
                     Outcome.DRAINED,
                     f"grace exceeded: {within}; the last committed checkpoint stands",
                 )
-            case Failed() | Lost() if draining:
+            case Failed() | Hung() | Lost() if draining:
                 ending = Ending(Outcome.DRAINED, f"{fault} while draining")
-            case Failed() | Lost():
+            case Failed() | Hung() | Lost():
                 assert fault is not None
                 ending = self._aftermath.decide(agent, fault)
             case _:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from harness.events import Outcome
 from launch.exits import Drained, Failed, Finished
+from launch.watchdog import Alarm
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,14 @@ class Lost:
     """The fork server died, and all ranks with it."""
 
 
-End = Finished | Drained | Failed | Interrupted | GraceExceeded | Lost
+@dataclass(frozen=True, slots=True)
+class Hung:
+    """Ranks live, and get nowhere."""
+
+    alarm: Alarm
+
+
+End = Finished | Drained | Failed | Hung | Interrupted | GraceExceeded | Lost
 
 
 @dataclass(frozen=True, slots=True)

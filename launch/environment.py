@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.rundir import RunDir
 from harness.settings import Setting
+from launch import flightrecorder
 
 ADDRESS = "127.0.0.1"
 LAYERS = ("flag", "environment")
@@ -71,6 +72,7 @@ def environment(place: Place, shared: Shared) -> dict[str, str]:
         "HARNESS_ATTEMPT": str(place.attempt),
         "HARNESS_SETTINGS": json.dumps(_passed_on(shared.settings)),
         "HARNESS_SAVER": shared.saver,
+        **flightrecorder.variables(shared.run_dir.incident(place.attempt), os.environ),
     }
 
 

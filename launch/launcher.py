@@ -28,6 +28,7 @@ from launch.companions import EXPORTER, INJECTOR, SAVER
 from launch.course import Course, View, counted
 from launch.ends import Ending
 from launch.environment import Shared
+from launch.guard import Guard
 from launch.options import Options, UsageError
 from launch.preparation import Prepared
 from launch.requests import Requests
@@ -160,6 +161,7 @@ class _Launcher:
                 requests=Requests(recorder, self._asked.grace_s, self._say),
                 aftermath=Aftermath(recorder, self._asked.limits, self._say),
                 beside=beside,
+                guard=Guard(self._asked.hangs, self._say),
                 view=self._view(stack),
                 say=self._say,
             )

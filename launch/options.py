@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.settings import DEFAULTS, Settings
+from launch import watchdog
 from launch.rank import Kind, Program
 from launch.restarts import NS, Limits
 
@@ -31,6 +32,23 @@ SETTINGS_HELP = {
     "resume": "`auto`, `fresh` (from nothing, beside commits that exist) or a step",
     "exact": "refuse to resume where the bits may differ",
 }
+HANGS = {
+    "hang_after": "in a normal step; if 5 × the slowest one of the last day is more, that; 0 watches nothing",
+    "startup_limit": "before a rank joins, while the group forms, and until the loop begins",
+    "restore_limit": "while a checkpoint is looked for and read",
+    "first_step_limit": "in the first step of an attempt",
+    "evaluation_limit": "in job.evaluating()",
+    "save_limit": "while a save holds up training, the last one included",
+}
+LIMITS = {
+    "hang_after": "step_ns",
+    "startup_limit": "startup_ns",
+    "restore_limit": "restore_ns",
+    "first_step_limit": "first_step_ns",
+    "evaluation_limit": "evaluation_ns",
+    "save_limit": "save_ns",
+}
+"""What each of them sets of `watchdog.Limits`."""
 REFUSED = {
     "no_python": "ranks are forks of a Python process",
     "virtual_local_rank": "each rank sees all devices and takes the one of its LOCAL_RANK",
@@ -72,6 +90,8 @@ class Options:
     run: Path | None
     settings: dict[str, Any]
     limits: Limits
+    hangs: watchdog.Limits | None
+    """When a rank counts as hung; None if never."""
     grace_s: float
     preload: tuple[str, ...]
     cold: bool
@@ -104,6 +124,7 @@ def parse(argv: Sequence[str]) -> Options:
         run=asked.run,
         settings=_settings(asked),
         limits=Limits(asked.max_restarts, int(asked.restart_window * NS)),
+        hangs=_hangs(asked),
         grace_s=asked.grace,
         preload=tuple(name for name in asked.preload.split(",") if name),
         cold=asked.cold,
@@ -136,6 +157,7 @@ def make_parser() -> argparse.ArgumentParser:
         parser.set_defaults(max_restarts=DEFAULT_RESTARTS)
     _add_run(parser.add_argument_group("the run"))
     _add_launcher(parser.add_argument_group("the launcher"))
+    _add_hangs(parser.add_argument_group("when a rank counts as hung, in seconds without progress"))
     return parser
 
 
@@ -176,6 +198,22 @@ def _add_launcher(group: argparse._ArgumentGroup) -> None:
     add("--quiet", action="store_true", help="say only what went wrong")
 
 
+def _add_hangs(group: argparse._ArgumentGroup) -> None:
+    default = watchdog.Limits()
+    for name, during in HANGS.items():
+        flag, least_s = _flag(name), getattr(default, LIMITS[name]) / NS
+        group.add_argument(
+            flag, type=float, default=least_s, metavar="S", help=f"{during} (default: {least_s:g})"
+        )
+
+
+def _hangs(asked: argparse.Namespace) -> watchdog.Limits | None:
+    if asked.hang_after == 0:
+        return None
+    limits = {field: int(getattr(asked, name) * NS) for name, field in LIMITS.items()}
+    return watchdog.Limits(**limits)
+
+
 def _settings(asked: argparse.Namespace) -> dict[str, Any]:
     given = {key: getattr(asked, key) for key in DEFAULTS}
     return {key: value for key, value in given.items() if value is not None}
@@ -208,6 +246,7 @@ def _refuse(asked: argparse.Namespace) -> None:
         for flag, value, least in (
             ("--grace", asked.grace, 0),
             ("--restart-window", asked.restart_window, 1),
+            *((_flag(name), getattr(asked, name), 0) for name in HANGS),
         )
         if not least <= value < math.inf
     ]

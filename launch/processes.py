@@ -72,6 +72,15 @@ def has_handler(pid: int, number: int) -> bool:
     return False
 
 
+def state(pid: int) -> str:
+    """The letter by which the kernel tells what `pid` does: `T` is stopped; empty if it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return ""
+    return chr(stat.rpartition(b")")[2].split()[0][0])
+
+
 def tidies_up(pid: int) -> bool:
     """True for Python's resource tracker: it ends when its users have, and unlinks what they left.
 

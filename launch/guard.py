@@ -1,0 +1,75 @@
+"""Looks at the ranks of an attempt, at a modest rate, and says when they hang.
+
+What is decided lies in `watchdog`. A script that does not use the library shows nothing, so nothing of
+it is watched, and that is said once.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from harness import slots
+from harness.rundir import RunDir
+from launch import progress, watchdog, witness
+from launch.progress import NS, Watched
+from launch.watchdog import Alarm, Alive, Limits
+
+PATIENCE = 4
+"""How much more patience a job gets in a normal step after an alarm, until it has come further."""
+
+
+class Guard:
+    """Watches one attempt after the other; `limits` None watches nothing."""
+
+    def __init__(self, limits: Limits | None, say: Callable[[str], None]) -> None:
+        self._limits = limits
+        self._say = say
+        self._watched: Watched | None = None
+        self._attempt = 0
+        self._alarms = 0
+        self._best_step = -1
+        self._said = False
+
+    def attempt_begins(self, attempt: int, ranks: int) -> None:
+        """Forget the ranks of the attempt before."""
+        self._attempt = attempt
+        self._watched = progress.begin(time.monotonic_ns(), ranks, self._watched)
+
+    def due_s(self) -> float | None:
+        """Seconds until the next look; None if there will be none."""
+        if self._limits is None or self._watched is None:
+            return None
+        return watchdog.LOOK_S - (time.monotonic_ns() - self._watched.looked_ns) / NS
+
+    def look(self, run_dir: RunDir, alive: Sequence[int]) -> Alarm | None:
+        """The alarm, if the ranks that are `alive` hang; nothing if a look is not due yet."""
+        due_s = self.due_s()
+        if self._limits is None or self._watched is None or due_s is None or due_s > 0:
+            return None
+        found = [slots.read(run_dir.slot(rank)) for rank in range(len(self._watched.ranks))]
+        watched = progress.look(self._watched, time.monotonic_ns(), self._attempt, found)
+        self._watched = watched
+        self._note_best(watched)
+        living = {rank: watched.ranks[rank] for rank in alive}
+        limits = replace(self._limits, times=PATIENCE**self._alarms)
+        match watchdog.decide(watched.clock_ns, living, watched.steps, limits):
+            case Alarm() as alarm if self._can_tell(run_dir, watched, alarm):
+                self._alarms += 1
+                return alarm
+            case Alarm() | Alive():
+                return None
+
+    def _note_best(self, watched: Watched) -> None:
+        best = max((it.slot.step for it in watched.ranks if it.slot is not None), default=-1)
+        if best > self._best_step:
+            self._best_step, self._alarms = best, 0
+
+    def _can_tell(self, run_dir: RunDir, watched: Watched, alarm: Alarm) -> bool:
+        """False where no rank ever joined: there is nothing to tell a hang by."""
+        if any(it.slot is not None for it in watched.ranks) or witness.uses_library(run_dir):
+            return True
+        if not self._said:
+            self._said = True
+            after_s = alarm.silent_ns / NS
+            self._say(f"no rank has called harness.join after {after_s:.0f} s: hangs go unnoticed")
+        return False
