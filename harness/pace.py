@@ -83,5 +83,7 @@ class Pace:
             return
         if self._gradients == self._gradients_before:
             self._slot.enter(Stage.REDUCING)
+        elif self._gradients == 1:
+            self._slot.enter(Stage.COMPUTING)
         else:
             self._slot.advance()

@@ -38,7 +38,7 @@ class Stage(IntEnum):
     BOUNDARY = 0
     """Between two steps."""
     BEGUN = 1
-    """In the loop's own code, before it asked for a batch."""
+    """In the loop's own code, before its first batch or gradient."""
     LOADING = 2
     """It waits for a batch."""
     COMPUTING = 3

@@ -136,7 +136,7 @@ _MARKS = {
 }
 _STAGES = {
     Stage.BOUNDARY: "before the next",
-    Stage.BEGUN: "before its batch",
+    Stage.BEGUN: "before its first batch or gradient",
     Stage.LOADING: "in the data loader",
     Stage.COMPUTING: "in forward or backward",
     Stage.REDUCING: "with its gradients ready",

@@ -83,6 +83,6 @@ def test_what_a_step_passes_shows_in_the_slot(tmp_path):
             writer.update(step=step)
     # Which gradient is the last is known from the second step on.
     assert stages == [
-        *(Stage.BEGUN, Stage.BEGUN, Stage.UPDATING, Stage.UPDATED),
+        *(Stage.BEGUN, Stage.COMPUTING, Stage.UPDATING, Stage.UPDATED),
         *(Stage.BEGUN, Stage.REDUCING, Stage.UPDATING, Stage.UPDATED),
     ]
