@@ -7,7 +7,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.servers import abfs_url, azurite, fake_gcs, gs_url, moto, s3_url
 from tests.zygote import Zygote
+
+__all__ = ["abfs_url", "azurite", "fake_gcs", "gs_url", "moto", "s3_url"]  # fixtures for everyone
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
