@@ -136,7 +136,7 @@ def encode_commit(commit: Commit) -> bytes:
 
 
 def decode_commit(data: bytes) -> Commit:
-    """The commit in `data`; whose it is, the manifest that it names will say. `DamagedError`."""
+    """The commit in `data`, whosever it is. Raises `DamagedError`."""
     try:
         fields = json.loads(data)
         checksum = fields.pop("checksum")
@@ -149,9 +149,10 @@ def decode_commit(data: bytes) -> Commit:
 
 def decode_manifest(data: bytes, commit: Commit, place: Place, run_id: str) -> Manifest:
     """The manifest that `commit` names, consistent in itself. Raises `DamagedError`."""
+    _check_save(commit, COMMIT, place, run_id)
     check(record(data), commit.manifest, MANIFEST)
     manifest = _decoded(data, Manifest, MANIFEST)
-    _check_save(manifest, place, run_id)
+    _check_save(manifest, MANIFEST, place, run_id)
     contradictions = _contradictions(manifest)
     if contradictions:
         raise DamagedError(
@@ -192,13 +193,13 @@ def _decoded(data: bytes, form: type[_Form], name: str) -> _Form:
         raise DamagedError(Rejection.UNREADABLE, f"{name} is not one: {error!r}") from error
 
 
-def _check_save(manifest: Manifest, place: Place, run_id: str) -> None:
+def _check_save(said: Commit | Manifest, name: str, place: Place, run_id: str) -> None:
     """Raise `DamagedError` if it is another save's."""
-    if (manifest.step, manifest.attempt) != (place.step, place.attempt):
-        theirs = f"step {manifest.step} of attempt {manifest.attempt}"
-        raise DamagedError(Rejection.TORN, f"{MANIFEST} is that of {theirs}, not of {place.name}")
-    if manifest.run_id != run_id:
-        reason = f"{MANIFEST} is of run {manifest.run_id!r}, not {run_id!r}"
+    if (said.step, said.attempt) != (place.step, place.attempt):
+        theirs = f"step {said.step} of attempt {said.attempt}"
+        raise DamagedError(Rejection.TORN, f"{name} is that of {theirs}, not of {place.name}")
+    if said.run_id != run_id:
+        reason = f"{name} is of run {said.run_id!r}, not {run_id!r}"
         raise DamagedError(Rejection.UNREADABLE, reason)
 
 

@@ -1,14 +1,20 @@
-"""Every file of a checkpoint, damaged in every way: found before use, and walked past."""
+"""Every file of a checkpoint, damaged in every way: found before use, walked past, and set aside."""
 
+import json
 import shutil
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+import xxhash
 
 from harness.checkpoint.audit import is_sound
+from harness.checkpoint.follow import RestoreError
 from harness.checkpoint.manifest import Place
+from harness.checkpoint.reading import Reader
+from harness.checkpoint.store import Store
 from harness.events import CheckpointRejected, Rejection
-from tests.harness.checkpoint.world import Run
+from tests.harness.checkpoint.world import FullDisk, Run
 
 FILES = [
     "shard-00000-of-00002.safetensors",
@@ -32,80 +38,178 @@ def run(committed, tmp_path):
     return Run(tmp_path / "checkpoints")
 
 
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 4
-    path.write_bytes(data)
+Damage = Callable[[bytes, bytes], bytes | None]
+"""What becomes of a file, given it and the one of its name in the step before; None is no file."""
 
 
-def flip_first(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[0] ^= 1
-    path.write_bytes(data)
+def flip(position: float) -> Damage:
+    """One bit, at a part of the file's length."""
+
+    def damage(data: bytes, _: bytes) -> bytes:
+        changed = bytearray(data)
+        changed[min(int(position * len(data)), len(data) - 1)] ^= 1 << int(position * 7)
+        return bytes(changed)
+
+    return damage
 
 
-def zero_the_end(path: Path) -> None:
-    data = path.read_bytes()
-    path.write_bytes(data[:-16] + bytes(16))
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def lengthen(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"\0")
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def swap(path: Path) -> None:
-    path.write_bytes((path.parent.parent / "step-00000010-1" / path.name).read_bytes())
-
-
-def remove(path: Path) -> None:
-    path.unlink()
-
-
-EXPECTED = {
-    flip: Rejection.CHECKSUM,
-    flip_first: Rejection.CHECKSUM,
-    zero_the_end: Rejection.CHECKSUM,
-    swap: Rejection.CHECKSUM,
-    cut: Rejection.TORN,
-    lengthen: Rejection.TORN,
-    empty: Rejection.TORN,
-    remove: Rejection.MISSING,
+DAMAGES: dict[str, tuple[Damage, Rejection]] = {
+    "its first bit flipped": (flip(0), Rejection.CHECKSUM),
+    "a bit in a quarter flipped": (flip(0.25), Rejection.CHECKSUM),
+    "a bit in the middle flipped": (flip(0.5), Rejection.CHECKSUM),
+    "a bit in three quarters flipped": (flip(0.75), Rejection.CHECKSUM),
+    "its last bit flipped": (flip(1), Rejection.CHECKSUM),
+    "its end zeroed": (lambda data, _: data[:-16] + bytes(16), Rejection.CHECKSUM),
+    "another step's content": (lambda _, other: other, Rejection.CHECKSUM),
+    "a byte cut": (lambda data, _: data[:-1], Rejection.TORN),
+    "a byte more": (lambda data, _: data + b"\0", Rejection.TORN),
+    "no content": (lambda *_: b"", Rejection.TORN),
+    "no file": (lambda *_: None, Rejection.MISSING),
 }
 
 
+def damage(run: Run, name: str, kind: Damage) -> None:
+    path = run.directory(20) / name
+    changed = kind(path.read_bytes(), (run.directory(10) / name).read_bytes())
+    if changed is None:
+        path.unlink()
+    else:
+        path.write_bytes(changed)
+
+
+def counted(monkeypatch, owner: type, name: str) -> list[tuple[Any, ...]]:
+    """The arguments with which a method is called from now on."""
+    calls: list[tuple[Any, ...]] = []
+    method = getattr(owner, name)
+
+    def call(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return method(*arguments)
+
+    monkeypatch.setattr(owner, name, call)
+    return calls
+
+
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("damage", EXPECTED)
-def test_damage_is_found_and_walked_past(run, name, damage):
-    damage(run.directory(20) / name)
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damage_is_found_walked_past_and_set_aside(run, name, kind, capfd, monkeypatch):
+    change, expected = DAMAGES[kind]
+    directory = run.directory(20)
+    damage(run, name, change)
+    used = counted(monkeypatch, Reader, "build")
 
     assert [found.step for found in run.choose()] == [10, 10]
 
+    assert len(used) == 2  # of the older one alone is a tensor made
     rejected = [(r.step, r.rejection) for r in run.log.of(CheckpointRejected)]
-    if damage is remove and name == "commit.json":
-        assert rejected == []  # without its commit it is no checkpoint
+    record = directory / "rejected.json"
+    if kind == "no file" and name == "commit.json":
+        assert (rejected, record.exists()) == ([], False)  # without its commit it is no checkpoint
         return
     if name != "commit.json":
-        assert rejected == [(20, EXPECTED[damage])]
+        assert rejected == [(20, expected)]
     else:  # a commit that is another's, or no JSON any more, is torn whatever its size
         assert rejected in ([(20, Rejection.TORN)], [(20, Rejection.CHECKSUM)])
+    said = json.loads(record.read_bytes())
+    assert (said["schema"], said["run_id"], said["attempt"]) == (1, "run", 2)
+    assert (said["rejection"], name in said["reason"]) == (rejected[0][1], True)
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("harness: walked past step-00000020-1 (")
+    assert line.endswith("; set aside")
+
+
+@pytest.mark.parametrize("name", FILES[:4])
+def test_what_was_set_aside_is_not_read_again(run, name, capfd, monkeypatch):
+    damage(run, name, flip(0.5))
+    attempts = run.root / "attempts"
+    assert run.choose()[0].step == 10
+    (attempts / "00002.json").unlink()  # as if that attempt had died before it could choose
+    capfd.readouterr()
+    read = counted(monkeypatch, Store, "pour")
+
+    assert [found.step for found in run.choose()] == [10, 10]
+
+    assert [name for (_, name, *_) in read if name.startswith("step-00000020")] == []
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("harness: walked past step-00000020-1, set aside (checksum): ")
+    assert len(run.log.of(CheckpointRejected)) == 1  # it is counted when it is found
+
+
+def test_a_step_that_was_set_aside_is_not_resumed_from_though_it_is_asked_for(run):
+    damage(run, "state.json", flip(0.5))
+    with pytest.raises(RestoreError, match=r"step 20 .* is damaged .*good ones: 10"):
+        run.choose(resume="20")
+
+    with pytest.raises(RestoreError, match=r"step 20 .* is damaged .*good ones: 10"):
+        run.choose(resume="20")
+
+    assert len(run.log.of(CheckpointRejected)) == 1
+
+
+def test_a_run_starts_though_it_cannot_write_down_what_is_damaged(run, capfd, monkeypatch):
+    damage(run, "state.json", flip(0.5))
+    create = Store.create
+
+    def refuse(store: Store, name: str, data: bytes) -> bool:
+        if name.endswith("rejected.json"):
+            raise PermissionError(13, "Permission denied", name)
+        return create(store, name, data)
+
+    monkeypatch.setattr(Store, "create", refuse)
+    assert [found.step for found in run.choose()] == [10, 10]
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "; that cannot be written down: PermissionError: " in line
+
+
+def test_what_may_pass_is_not_set_aside(run):
+    class Failing(FullDisk):
+        def _open(self, path, mode="rb", **options):
+            if "step-00000020" in path and mode == "rb":
+                raise OSError(5, "Input/output error", path)
+            return super()._open(path, mode)
+
+    found = run.attempt(lambda rank: rank.found, files={1: Failing(10**9)})
+
+    assert [f.step for f in found] == [10, 10]
+    assert not (run.directory(20) / "rejected.json").exists()
+
+
+def test_a_newer_schema_is_walked_past_and_not_set_aside(run):
+    commit = run.directory(20) / "commit.json"
+    fields = json.loads(commit.read_bytes()) | {"schema": 2}
+    del fields["checksum"]
+    checksum = xxhash.xxh3_128_hexdigest(
+        json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+    )
+    commit.write_text(json.dumps({**fields, "checksum": checksum}))
+
+    assert [found.step for found in run.choose()] == [10, 10]
+    assert [r.rejection for r in run.log.of(CheckpointRejected)] == [Rejection.UNREADABLE]
+    assert not commit.with_name("rejected.json").exists()
+
+
+def test_a_file_that_one_rank_alone_misses_is_no_damage(run):
+    class Lagging(FullDisk):
+        def _open(self, path, mode="rb", **options):
+            if "step-00000020" in path and mode == "rb":
+                raise FileNotFoundError(2, "No such file or directory", path)
+            return super()._open(path, mode)
+
+    found = run.attempt(lambda rank: rank.found, files={1: Lagging(10**9)})
+
+    assert [f.step for f in found] == [10, 10]
+    assert not (run.directory(20) / "rejected.json").exists()
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("damage", [flip, cut, lengthen, empty, swap, remove])
-def test_retention_sees_what_it_can_without_reading_tensors(run, name, damage):
-    damage(run.directory(20) / name)
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_retention_sees_what_it_can_without_reading_tensors(run, name, kind):
+    change, expected = DAMAGES[kind]
+    damage(run, name, change)
     seen = not is_sound(run.store(), Place(20, 1))
 
     by_size_alone = name.startswith("shard") or name == "state.json"
-    assert seen or (by_size_alone and damage in (flip, swap))
+    assert seen or (by_size_alone and expected is Rejection.CHECKSUM)
 
 
 def test_a_whole_checkpoint_under_another_name_is_not_one(run):
