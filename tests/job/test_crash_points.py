@@ -1,0 +1,203 @@
+"""A run that is killed at any point goes on from the newest state there is, and leaves nothing over.
+
+One line per point. Each is a whole job that is hit there once, launched again where that took its
+launcher, and compared with the twin that nobody hit: step by step, from the step that it resumed at.
+"""
+
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from faultinject import tapefile
+from faultinject.tape import Tape
+from harness import settings
+from harness.checkpoint.store import Store
+from harness.events import (
+    FaultInjected,
+    RestoreStarted,
+    SaveCommitted,
+    StateDigested,
+    TrainingResumed,
+)
+from harness.rundir import RunDir
+from harness.verify import verify
+from tests.job.conftest import STEPS, Job
+from tests.launch.conftest import until
+
+pytestmark = pytest.mark.processes
+RANKS = 2
+LAUNCHES = 3
+"""More than a killed launcher can cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Where a run is hit; whoever comes to a point first, rank or saver, is hit there."""
+
+    name: str
+    points: str
+    outside: Callable[["Outside"], None] | None = None
+    """What is done to it from outside once one of the points has stopped it."""
+
+
+class Outside:
+    """The processes of a run, for those who kill several at once."""
+
+    def __init__(self, job: Job, launcher: int) -> None:
+        self.launcher = psutil.Process(launcher)
+        self.job = job
+
+    def kill(self, *names: str) -> None:
+        """SIGKILL to each process of these names below the launcher, one right after the other."""
+        below = [self.launcher, *self.launcher.children(recursive=True)]
+        victims = [process for process in below if _name(process) in names]
+        assert victims, f"none of {names} among {[_name(process) for process in below]}"
+        for process in victims:
+            process.kill()
+
+
+def _name(process: psutil.Process) -> str:
+    """`rank-0`, `fork-server`, `saver`, `launcher`, as far as one can see that."""
+    try:
+        command = " ".join(process.cmdline())
+        return "saver" if "harness.checkpoint.saver" in command else process.name()
+    except psutil.Error:
+        return ""
+
+
+def _kill(*names: str) -> Callable[[Outside], None]:
+    return lambda run: run.kill(*names)
+
+
+def _kill_launcher(run: Outside) -> None:
+    run.launcher.kill()
+
+
+def _whoever(point: str, nth: int, rank: int = 1) -> str:
+    """The same point in the rank and in the saver, whichever of them does the work."""
+    return f"rank-{rank}:{point}:{nth}=kill;saver:{point}:{nth}=kill"
+
+
+AFTER_SOME_SAVES = "rank-0:step.start:14=stop"
+CASES = [
+    Case("before the first commit", "rank-0:step.end:1=kill"),
+    Case("in the middle of a copy", "rank-1:save.copy:3=kill"),
+    Case("in the middle of a shard", _whoever("save.shard", 3)),
+    Case("between the last shard and the manifest", _whoever("save.manifest", 2, rank=0)),
+    Case("between the manifest and the commit", _whoever("save.commit", 2, rank=0)),
+    Case("as retention begins", _whoever("retention", 3, rank=0)),
+    Case("as a state is looked for", "rank-1:step.start:9=kill;rank-1:restore:1=kill"),
+    Case("between two forks", "rank-0:step.start:14=kill;fork-server:fork:4=kill"),
+    Case("right after the fork", "rank-1:step.start:14=kill;rank-1:forked:1=kill"),
+    Case("as the group forms", "rank-0:step.start:14=kill;rank-1:group:1=kill"),
+    Case("two ranks at once", AFTER_SOME_SAVES, _kill("rank-0", "rank-1")),
+    Case("all ranks and the saver", AFTER_SOME_SAVES, _kill("rank-0", "rank-1", "saver")),
+    Case("the launcher, between attempts", "rank-0:step.start:14=kill;launcher:attempt:2=kill"),
+    Case("the launcher, while it trains", AFTER_SOME_SAVES, _kill_launcher),
+    Case("the fork server", AFTER_SOME_SAVES, _kill("fork-server")),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What came of a case."""
+
+    point: str
+    store: str
+    launches: int
+    chosen: tuple[tuple[int, int], ...]
+    """Of each start but the first: the step that it resumed from, and the newest committed then."""
+
+
+@pytest.fixture(scope="module")
+def table() -> Iterator[list[Row]]:
+    """Printed after the last case, for `-s`."""
+    rows: list[Row] = []
+    yield rows
+    print(f"\n{'point':<44} {'store':<5} {'launches':>8}  resumed (newest committed)")
+    for row in rows:
+        chosen = ", ".join(f"{resumed} ({newest})" for resumed, newest in row.chosen)
+        print(f"{row.point:<44} {row.store:<5} {row.launches:>8}  {chosen}")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
+def test_a_run_that_is_hit_there_ends_as_its_twin(case, job, twin, table):
+    url = job.folder / "checkpoints"
+    launches = _lead(case, job, str(url))
+    chosen = _chosen(job)
+    table.append(Row(case.name, "file", launches, chosen))
+
+    hit = [e.event.id for e in job.entries() if isinstance(e.event, FaultInjected)]
+    assert hit, f"{case.points} was never reached"
+    assert all(resumed == newest for resumed, newest in chosen), chosen
+    assert _resumed_otherwise(job, twin(RANKS)) == []
+    verdict = verify(job.path, twin(RANKS))
+    assert (verdict.exact, verdict.compared_steps) == (True, STEPS), verdict.detail
+    assert _left_over(job, url) == []
+
+
+def _lead(case: Case, job: Job, url: str) -> int:
+    """Launch the job until it has finished; how many launches that took."""
+    tape = job.folder / "tape"
+    tapefile.write(tape, Tape(0, "no faults in time", RANKS, ()))
+    for launches in range(1, LAUNCHES + 1):
+        flags = ("--tape", str(tape), "--checkpoints", url, "--keep", "2")
+        launched = job.start(RANKS, *flags, HARNESS_POINTS=case.points)
+        if case.outside is not None and launches == 1:
+            stopped = RunDir.at(job.path).hit(case.points.removesuffix("=stop"))
+            until(stopped.exists, f"{case.points} is reached", 60.0)
+            case.outside(Outside(job, launched.pid))
+        status = launched.wait(120)
+        if status == 0:
+            return launches
+        assert status == -signal.SIGKILL, launched.printed
+        until(lambda: not job.zygote.below(), "what the launcher started is gone")
+    raise AssertionError(f"not finished after {LAUNCHES} launches")
+
+
+def _chosen(job: Job) -> tuple[tuple[int, int], ...]:
+    """See `Row.chosen`."""
+    found: list[tuple[int, int]] = []
+    newest, newest_then = 0, {}
+    for entry in job.entries():
+        match entry.event:
+            case SaveCommitted(step=step):
+                newest = max(newest, step)
+            case RestoreStarted():
+                newest_then[entry.attempt] = newest
+            case TrainingResumed(step=step):
+                found.append((step, newest_then[entry.attempt]))
+    return tuple(found[1:]) if found[:1] == [(0, 0)] else tuple(found)
+
+
+def _resumed_otherwise(job: Job, twin: Path) -> list[tuple[int, str]]:
+    """Steps that were resumed from in a state which the twin had not at that step, and the writer."""
+    truth = {
+        (entry.event.step, entry.writer): dict(entry.event.components)
+        for entry in Job(job.zygote, twin.parent, job.text).entries()
+        if isinstance(entry.event, StateDigested)
+    }
+    resumed = {
+        e.attempt: e.event.step for e in job.entries() if isinstance(e.event, TrainingResumed)
+    }
+    return [
+        (entry.event.step, entry.writer)
+        for entry in job.entries()
+        if isinstance(entry.event, StateDigested)
+        and entry.event.step == resumed.get(entry.attempt)
+        and not dict(entry.event.components).items()
+        <= truth[entry.event.step, entry.writer].items()
+    ]
+
+
+def _left_over(job: Job, folder: Path) -> list[str]:
+    """Hidden files in the run and its storage, and saves that nobody committed."""
+    hidden = [str(path) for top in (job.path, folder) for path in top.rglob(".*")]
+    record = settings.read(RunDir.at(job.path).settings)
+    assert record is not None
+    store = Store.open(str(folder), record.run_id)
+    return hidden + [place.name for place in store.places() if not store.is_committed(place)]
