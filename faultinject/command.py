@@ -13,7 +13,7 @@ from pathlib import Path
 from faultinject import tape, tapefile
 from faultinject.arm import NotAllowed, arm, armed_tape, claimed
 from faultinject.inject import WRITER, Bell, Injector
-from faultinject.tape import Plan, Tape
+from faultinject.tape import Plan, Tape, counted
 from harness import settings
 from harness.parent import die_with
 from harness.recorder import Recorder
@@ -59,10 +59,12 @@ def _parser(program: str) -> argparse.ArgumentParser:
     make.add_argument("plan", type=Path, metavar="PLAN", help="the plan, a TOML file")
     make.add_argument("--ranks", type=_ranks, required=True, help="ranks of the job")
     make.add_argument("--out", type=Path, required=True, metavar="TAPE", help="file to write")
+    _add_checkpoints(make)
     make.set_defaults(act=_compile)
 
     check = commands.add_parser("check", help="say whether a tape can be read")
     check.add_argument("tape", type=Path, metavar="TAPE", help="the tape")
+    _add_checkpoints(check)
     check.set_defaults(act=_check)
 
     inject = commands.add_parser(
@@ -95,6 +97,11 @@ def _parser(program: str) -> argparse.ArgumentParser:
     return parser
 
 
+def _add_checkpoints(parser: argparse.ArgumentParser) -> None:
+    where = "where the run's checkpoints are: rules for storage are refused if not behind chaos::"
+    parser.add_argument("--checkpoints", metavar="URL", help=where)
+
+
 def _ranks(text: str) -> int:
     """A world size, for argparse."""
     if not text.isdecimal() or not 1 <= len(text) <= 7 or int(text) < 1:
@@ -113,6 +120,15 @@ def _compiled(arguments: argparse.Namespace) -> tuple[Plan, Tape]:
         raise ValueError(lines) from None
 
 
+def _check_reach(path: Path, made: Tape, checkpoints: str | None) -> None:
+    """Refuse rules that would never meet a call."""
+    if made.storage and checkpoints is not None and not checkpoints.startswith("chaos::"):
+        raise ValueError(
+            f"{path}: [[storage]] spoils what is behind chaos::, and the checkpoints are not: give"
+            " --checkpoints chaos::URL (chaos::file:///some/path), or take [[storage]] out"
+        )
+
+
 def _show(arguments: argparse.Namespace) -> int:
     from faultinject.show import rendered
 
@@ -122,14 +138,16 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _compile(arguments: argparse.Namespace) -> int:
     _, made = _compiled(arguments)
+    _check_reach(arguments.plan, made, arguments.checkpoints)
     tapefile.write(arguments.out, made)
-    _say(f"{len(made.faults)} faults for {made.world_size} ranks written to {arguments.out}")
+    _say(f"{counted(made)} written to {arguments.out}")
     return DONE
 
 
 def _check(arguments: argparse.Namespace) -> int:
     read = tapefile.read(arguments.tape)
-    _say(f"{len(read.faults)} faults for {read.world_size} ranks in {arguments.tape}")
+    _check_reach(arguments.tape, read, arguments.checkpoints)
+    _say(f"{counted(read)} in {arguments.tape}")
     return DONE
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from faultinject import kinds
+from faultinject import kinds, rulefile
 from faultinject.tape import (
     LONGEST_S,
     MOST_FAULTS,
@@ -24,6 +24,7 @@ from faultinject.tape import (
 )
 
 SCHEMA = 1
+MOST_RULES = 1_000
 ARRIVALS = ("exponential", "uniform", "instants")
 
 Positive = Annotated[float, Field(gt=0, le=LONGEST_S, allow_inf_nan=False)]
@@ -65,8 +66,9 @@ class _Plan(_Table):
     seed: int = 0
     max_faults: Annotated[int, Field(ge=0, le=MOST_FAULTS)] | None = None
     start_delay_s: FromZero = 0.0
-    arrival: _Arrival
-    faults: Annotated[list[_Fault], Field(min_length=1)]
+    arrival: _Arrival | None = None
+    faults: Annotated[list[_Fault], Field(min_length=1)] | None = None
+    storage: Annotated[list[dict[str, Any]], Field(max_length=MOST_RULES)] = []
 
 
 _KEYS: Mapping[tuple[str, ...], type[_Table]] = {
@@ -132,6 +134,12 @@ def _shown(value: Any) -> str:
 def _contradictions(table: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong between keys, whatever is wrong with any of them."""
     arrival = table.get("arrival")
+    if "faults" in table or "storage" not in table:
+        yield from (f"{key} is missing" for key in ("arrival", "faults") if key not in table)
+    elif "arrival" in table:
+        yield "faults is missing; arrival says when they come, and not when storage misbehaves"
+    if isinstance(table.get("storage"), list):
+        yield from _rules(table["storage"])
     if isinstance(arrival, dict):
         chosen = [key for key in ARRIVALS if key in arrival]
         if len(chosen) != 1:
@@ -170,12 +178,30 @@ def _choices(faults: list[Any]) -> Iterator[str]:
         seen.add((kind, aim))
 
 
+def _rules(tables: list[Any]) -> Iterator[str]:
+    seen: set[str] = set()
+    for number, rule in enumerate(tables, start=1):
+        if not isinstance(rule, dict):
+            continue
+        try:
+            words = rulefile.read(rule).words
+        except ValueError as error:
+            yield from (f"storage[{number}]: {line}" for line in str(error).splitlines())
+            continue
+        if words in seen:
+            yield f"storage[{number}]: {words} came before; each kind, operation and name once"
+        seen.add(words)
+
+
 def _meant(plan: _Plan) -> Plan:
+    arrival = Instants(()) if plan.arrival is None else _arrival(plan.arrival)
     most = plan.max_faults
     if most is None:
-        most = len(plan.arrival.instants or [])
-    choices = tuple(Choice(fault.kind, fault.weight, target(fault.target)) for fault in plan.faults)
-    return Plan(_arrival(plan.arrival), choices, most, plan.seed, plan.start_delay_s)
+        most = len(arrival.at_s) if isinstance(arrival, Instants) else 0
+    faults = plan.faults or []
+    choices = tuple(Choice(fault.kind, fault.weight, target(fault.target)) for fault in faults)
+    storage = tuple(map(rulefile.read, plan.storage))
+    return Plan(arrival, choices, most, plan.seed, plan.start_delay_s, storage)
 
 
 def _arrival(arrival: _Arrival) -> Arrival:

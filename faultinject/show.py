@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import assert_never
 
-from faultinject.tape import Arrival, Exponential, Instants, Plan, Tape, Uniform
+from faultinject.tape import Arrival, Exponential, Instants, Plan, Tape, Uniform, counted
 
 WIDTH = 72
 """Columns of the picture."""
@@ -16,14 +16,17 @@ MOST_LINES = 40
 
 def rendered(plan: Plan, tape: Tape) -> str:
     """The plan in a line, the tape as a picture and a table, and what they come to."""
-    faults = f"{len(tape.faults)} faults for {tape.world_size} ranks"
+    comes = f", {arrival(plan.arrival)}" if plan.choices else ""
     lines = [
-        f"{faults}, {arrival(plan.arrival)}, seed {tape.seed}; plan {tape.plan}",
+        f"{counted(tape)}{comes}, seed {tape.seed}; plan {tape.plan}",
         "Time 0 is the run's first committed save. A fault whose target is down waits for it.",
         "",
     ]
     if tape.faults:
-        lines += [_picture(tape), "", *_table(tape), "", *_sums(plan, tape)]
+        lines += [_picture(tape), "", *_table(tape), "", *_sums(plan, tape), ""]
+    if tape.storage:
+        lines += ["Storage behind chaos::, all processes of the run counted together:", ""]
+        lines += [f"s{number}  {rule}" for number, rule in enumerate(tape.storage, start=1)]
     return "\n".join(lines).rstrip() + "\n"
 
 

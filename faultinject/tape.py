@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import assert_never
 
+from faultinject.draws import share
+from faultinject.rules import Rule
+
 LONGEST_S = 1e9
 """Longest time that a plan may name, 31 years: sums of such times stay exact enough."""
 MOST_FAULTS = 100_000
@@ -86,6 +89,8 @@ class Plan:
     seed: int = 0
     start_delay_s: float = 0.0
     """Added to every instant."""
+    storage: tuple[Rule, ...] = ()
+    """How the storage misbehaves, if the run's checkpoints are behind `chaos::`."""
 
 
 def target(text: str) -> Target:
@@ -104,6 +109,9 @@ def digest(plan: Plan) -> str:
         "arrival": [type(plan.arrival).__name__, asdict(plan.arrival)],
         "choices": [[choice.kind, choice.weight, str(choice.target)] for choice in plan.choices],
     }
+    storage = values.pop("storage")
+    if storage:
+        values["storage"] = [str(rule) for rule in plan.storage]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -130,6 +138,13 @@ class Tape:
     """The plan's digest."""
     world_size: int
     faults: tuple[Fault, ...]
+    storage: tuple[Rule, ...] = ()
+
+
+def counted(tape: Tape) -> str:
+    """How much a tape holds, in words."""
+    rules = f" and {len(tape.storage)} rules for storage" if tape.storage else ""
+    return f"{len(tape.faults)} faults{rules} for {tape.world_size} ranks"
 
 
 def compile(plan: Plan, world_size: int) -> Tape:  # noqa: A001 - the word for it; no builtin is meant here
@@ -150,7 +165,7 @@ def compile(plan: Plan, world_size: int) -> Tape:  # noqa: A001 - the word for i
         Fault(f"f{index + 1}", at_s, *_drawn(plan, index, world_size))
         for index, at_s in enumerate(_instants(plan))
     )
-    return Tape(plan.seed, digest(plan), world_size, faults)
+    return Tape(plan.seed, digest(plan), world_size, faults, plan.storage)
 
 
 def _instants(plan: Plan) -> list[float]:
@@ -167,12 +182,12 @@ def _instants(plan: Plan) -> list[float]:
 
 def _gaps(arrival: Exponential | Uniform, seed: int, count: int) -> Iterator[float]:
     for index in range(count):
-        share = _share(seed, "gap", index)
+        drawn = share(seed, "gap", index)
         match arrival:
             case Exponential(mtbf_s):
-                yield -mtbf_s * math.log1p(-share)
+                yield -mtbf_s * math.log1p(-drawn)
             case Uniform(min_s, max_s):
-                yield min_s + (max_s - min_s) * share
+                yield min_s + (max_s - min_s) * drawn
             case _:
                 assert_never(arrival)
 
@@ -186,17 +201,11 @@ def _drawn(plan: Plan, index: int, world_size: int) -> tuple[str, Rank]:
     """
 
     def finish(choice: Choice) -> float:
-        share = _share(plan.seed, f"choice {choice.kind} {choice.target}", index)
-        return -math.log1p(-share) / choice.weight
+        drawn = share(plan.seed, f"choice {choice.kind} {choice.target}", index)
+        return -math.log1p(-drawn) / choice.weight
 
     choice = min(plan.choices, key=finish)
     if isinstance(choice.target, Rank):
         return choice.kind, choice.target
-    share = _share(plan.seed, f"target {choice.kind} {choice.target}", index)
-    return choice.kind, Rank(int(share * world_size))
-
-
-def _share(seed: int, purpose: str, index: int) -> float:
-    """The draw number `index` for `purpose`: uniform in [0, 1), of 53 bits."""
-    drawn = hashlib.blake2b(f"{seed}/{purpose}/{index}".encode(), digest_size=8).digest()
-    return (int.from_bytes(drawn, "big") >> 11) / 2**53
+    drawn = share(plan.seed, f"target {choice.kind} {choice.target}", index)
+    return choice.kind, Rank(int(drawn * world_size))

@@ -1,4 +1,4 @@
-"""The tape as a file: one header, then one line of JSON for each fault, in the order of their instants.
+"""The tape as a file: a header, a line of JSON for each fault by instant, one for each rule of the storage.
 
 What cannot be read is refused with the number of its line; a tape that was cut is refused whole.
 """
@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, assert_never
 
+from faultinject import rulefile
+from faultinject.rules import Rule
 from faultinject.tape import LONGEST_S, MOST_FAULTS, AnyRank, Fault, Rank, Tape
 from faultinject.tape import target as target_of
 from harness.replace import replace_file
 
-SCHEMA = 1
+SCHEMA = 2
+"""Written where a tape has rules for the storage; 1 where it has none, as it was before there were any."""
 LATEST_S = LONGEST_S * (MOST_FAULTS + 1)
 """Beyond this no plan can put a fault."""
 
@@ -20,17 +23,19 @@ LATEST_S = LONGEST_S * (MOST_FAULTS + 1)
 def encode(tape: Tape) -> str:
     """The tape as lines of JSON: a header, then one line for each fault."""
     header = {
-        "schema": SCHEMA,
+        "schema": SCHEMA if tape.storage else 1,
         "seed": tape.seed,
         "plan": tape.plan,
         "world_size": tape.world_size,
         "faults": len(tape.faults),
+        **({"storage": len(tape.storage)} if tape.storage else {}),
     }
     lines = [
         {"id": fault.id, "at_s": fault.at_s, "kind": fault.kind, "target": str(fault.target)}
         for fault in tape.faults
     ]
-    return "".join(json.dumps(line) + "\n" for line in [header, *lines])
+    rules = [rulefile.table(rule) for rule in tape.storage]
+    return "".join(json.dumps(line) + "\n" for line in [header, *lines, *rules])
 
 
 def write(path: Path, tape: Tape) -> None:
@@ -59,13 +64,28 @@ def decode(raw: bytes) -> Tape:
         )
     world_size = _whole(1, header, "world_size", least=1)
     count = _whole(1, header, "faults", least=0)
-    faults = _faults(lines[1:], world_size)
-    if len(faults) != count:
+    rules = _whole(1, header, "storage", least=0) if "storage" in header else 0
+    faults = _faults(lines[1 : len(lines) - rules], world_size)
+    if len(lines) - 1 != count + rules:
         raise ValueError(
             f"line {len(lines)}: the header promises {count} faults and here are {len(faults)};"
             " the tape was cut or edited: compile it again"
         )
-    return Tape(_whole(1, header, "seed", None), _text(1, header, "plan"), world_size, faults)
+    return Tape(
+        _whole(1, header, "seed", None),
+        _text(1, header, "plan"),
+        world_size,
+        faults,
+        tuple(_rule(number, lines[number - 1]) for number in range(count + 2, len(lines) + 1)),
+    )
+
+
+def _rule(number: int, line: bytes) -> Rule:
+    try:
+        return rulefile.read(_object(number, line))
+    except ValueError as error:
+        first = str(error).splitlines()[0].removeprefix(f"line {number}: ")
+        raise ValueError(f"line {number}: {first}") from None
 
 
 def _faults(lines: Sequence[bytes], world_size: int) -> tuple[Fault, ...]:

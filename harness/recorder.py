@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 import weakref
+from functools import cache
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -82,8 +83,7 @@ class Recorder:
         run_dir.events.mkdir(parents=True, exist_ok=True)
         self._open(self._newest_roll())
         self._first = self._descriptor
-        forget = weakref.WeakMethod(self._forget)
-        os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
+        _watch_forks().add(self)
 
     def now_ns(self) -> int:
         """CLOCK_MONOTONIC, as entries carry it."""
@@ -166,6 +166,19 @@ class Recorder:
         for descriptor in {self._descriptor, self._first} - {-1}:
             os.close(descriptor)
         self._descriptor = self._first = -1
+
+
+@cache
+def _watch_forks() -> "weakref.WeakSet[Recorder]":
+    """Every recorder of this process: a forked child has to forget each. Never registered twice."""
+    open_here: weakref.WeakSet[Recorder] = weakref.WeakSet()
+
+    def forget() -> None:
+        for recorder in list(open_here):
+            recorder._forget()
+
+    os.register_at_fork(after_in_child=forget)
+    return open_here
 
 
 def _locked(descriptor: int) -> bool:

@@ -154,7 +154,7 @@ def _converted(key: str, raw: Any) -> str | int | float | bool:
         return number
     if key == "resume" and str(raw) not in ("auto", "fresh") and not str(raw).isdecimal():
         raise ValueError(f"resume = {raw!r} is neither 'auto', 'fresh' nor a step")
-    if key == "checkpoints" and raw and "://" not in str(raw):
+    if key == "checkpoints" and raw and "://" not in str(raw) and "::" not in str(raw):
         return str(Path(raw).expanduser().absolute())  # the next launch may be made elsewhere
     return str(raw)
 

@@ -278,6 +278,8 @@ class Faults:
         led: list[str] = []
         for place, fault in enumerate(self.records):
             standing = fault.state in (FaultState.INJECTED, FaultState.CONFIRMED)
+            # A call to the storage that was spoilt is over with it, and most are survived.
+            standing = standing and fault.target.split(" ")[0] != "store"
             if standing and fault.attempt == attempt and fault.injected_at_ns is not None:
                 led.append(fault.id)
                 self.records[place] = replace(fault, detected_at_ns=at_ns)

@@ -84,11 +84,12 @@ def injector(run_dir: Path) -> list[str]:
     return ["faultinject", "inject", "--run", str(run_dir), "--with-parent"]
 
 
-def compiler(plan: Path, ranks: int, tape: Path) -> list[str]:
-    """The command that makes a tape of a plan."""
-    return ["faultinject", "compile", str(plan), "--ranks", str(ranks), "--out", str(tape)]
+def compiler(plan: Path, ranks: int, tape: Path, checkpoints: str) -> list[str]:
+    """The command that makes a tape of a plan, for a run whose checkpoints are there."""
+    made = ["faultinject", "compile", str(plan), "--ranks", str(ranks), "--out", str(tape)]
+    return [*made, "--checkpoints", checkpoints]
 
 
-def checker(tape: Path) -> list[str]:
-    """The command that says whether a tape can be read."""
-    return ["faultinject", "check", str(tape)]
+def checker(tape: Path, checkpoints: str) -> list[str]:
+    """The command that says whether a tape can be read, for a run whose checkpoints are there."""
+    return ["faultinject", "check", str(tape), "--checkpoints", checkpoints]

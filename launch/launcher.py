@@ -55,16 +55,18 @@ def launch(asked: Options, threads: str | None) -> int:
         with preparation.held(prepared.run_dir), preparation.undone_if_refused(prepared):
             preparation.arm(prepared, asked, ranks.world_size)
             settings.write(prepared.run_dir.settings, prepared.record)
-            _arm_points(prepared.run_dir)
+            _belong_to(prepared.run_dir)
             ending = _Launcher(asked, prepared, ranks).run(spawner)
     finally:
         spawner.close()
     return EXIT_CODES[ending.outcome]
 
 
-def _arm_points(run_dir: RunDir) -> None:
+def _belong_to(run_dir: RunDir) -> None:
+    """Have this process, and all that it starts, know the run; and be hit there, if it is asked for."""
+    os.environ["HARNESS_RUN_DIR"] = str(run_dir.path)
     try:
-        arm_from(os.environ, "launcher", run_dir)
+        arm_from(os.environ, "launcher")
     except ValueError as error:
         raise UsageError(str(error)) from None
 

@@ -92,7 +92,8 @@ def arm(prepared: Prepared, asked: Options, ranks: int) -> None:
     if asked.faults is None and asked.tape is None:
         return
     tape = prepared.run_dir.tape
-    content = _tape(asked, ranks, tape.with_name(f".{tape.name}.{os.getpid()}"))
+    checkpoints = settings.values(prepared.record.settings).checkpoints
+    content = _tape(asked, ranks, checkpoints, tape.with_name(f".{tape.name}.{os.getpid()}"))
     if tape.exists() and tape.read_bytes() != content:
         raise UsageError(
             f"{prepared.run_dir.path} has another tape of faults already, and a run keeps its"
@@ -101,14 +102,14 @@ def arm(prepared: Prepared, asked: Options, ranks: int) -> None:
     replace_file(tape, content)
 
 
-def _tape(asked: Options, ranks: int, fresh: Path) -> bytes:
+def _tape(asked: Options, ranks: int, checkpoints: str, fresh: Path) -> bytes:
     """The tape that was asked for; a plan is compiled to `fresh` on the way."""
     if asked.tape is not None:
-        _compiler(companions.checker(asked.tape))
+        _compiler(companions.checker(asked.tape, checkpoints))
         return asked.tape.read_bytes()
     assert asked.faults is not None, "one of the two was asked for"
     try:
-        _compiler(companions.compiler(asked.faults, ranks, fresh))
+        _compiler(companions.compiler(asked.faults, ranks, fresh, checkpoints))
         return fresh.read_bytes()
     finally:
         fresh.unlink(missing_ok=True)

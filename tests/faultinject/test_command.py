@@ -155,3 +155,26 @@ def test_an_injector_imports_neither_torch_nor_what_reads_plans():
 
     heavy = {"torch", "numpy", "pydantic", "rich", "cyclopts", "fsspec", "safetensors", "launch"}
     assert not heavy & set(ended.stdout.split())
+
+
+def test_rules_for_storage_are_shown_and_are_refused_where_they_reach_nothing(tmp_path, capsys):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        '[[storage]]\nkind = "eio"\nname = "*/commit.json"\nprobability = 0.1\nmost = 3\n'
+    )
+    assert faults(["show", str(plan)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("0 faults and 1 rules for storage for 2 ranks, seed 0; plan ")
+    assert (
+        "s1  eio: create, delete, list, look, read, write */commit.json,"
+        " each call with probability 0.1, 3 times at most" in shown
+    )
+
+    made = tmp_path / "tape"
+    compiled = ["compile", str(plan), "--ranks", "2", "--out", str(made), "--checkpoints"]
+    assert faults([*compiled, "s3://bucket/run"]) == 2
+    assert "give --checkpoints chaos::URL" in capsys.readouterr().err
+    assert not made.exists()
+    assert faults([*compiled, "chaos::s3://bucket/run"]) == 0
+    assert faults(["check", str(made), "--checkpoints", ""]) == 2
+    assert faults(["check", str(made)]) == 0

@@ -1,11 +1,13 @@
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultinject import kinds, plan, tape
+from faultinject import kinds, plan, rulefile, tape, tapefile
+from faultinject.rules import Kind, Nth, Operation, Rule
 from faultinject.tape import AnyRank, Choice, Exponential, Instants, Plan, Rank, Uniform
 
 GOOD = """
@@ -109,7 +111,7 @@ def test_all_mistakes_come_in_one_message_a_line_each():
         "faults[1].weight = 0 must be greater than 0",
         "faults[1].target: unknown target 'all ranks'; known: any rank, rank N (N from 0)",
         "faults[2].kind is missing",
-        "unknown key 'wrong'; known: schema, seed, max_faults, start_delay_s, arrival, faults",
+        "unknown key 'wrong'; known: schema, seed, max_faults, start_delay_s, arrival, faults, storage",
         "arrival: exactly one of exponential, uniform, instants must be given; found exponential and uniform",
         "max_faults is missing; exponential arrivals never end by themselves",
         "arrival.uniform: min_s = 5 must be below max_s = 4; for faults at known moments give instants",
@@ -228,3 +230,70 @@ def test_every_table_that_is_toml_gets_one_line_for_each_mistake(text):
     found = all_mistakes(text.encode())
     assert all(line.strip() and "pydantic" not in line for line in found)
     assert len(set(found)) == len(found)
+
+
+# ── rules for storage ───────────────────────────────────────────────────────────────────────────
+
+STORAGE = """
+[[storage]]
+kind = "eio"
+operations = ["create"]
+name = "*/commit.json"
+nth = 2
+[[storage]]
+kind = "enospc"
+after_bytes = 1000
+most = 1
+"""
+RULES = (
+    Rule(Kind.EIO, (Operation.CREATE,), "*/commit.json", Nth(2)),
+    Rule(Kind.ENOSPC, (Operation.CREATE, Operation.WRITE), most=1, after_bytes=1000),
+)
+
+
+def test_storage_may_misbehave_beside_other_faults_and_alone():
+    both = plan.decode((GOOD + STORAGE).encode())
+    alone = plan.decode(STORAGE.encode())
+    assert both == replace(plan.decode(GOOD.encode()), storage=RULES)
+    assert alone == Plan(Instants(()), (), 0, storage=RULES)
+    assert tape.compile(both, 2).faults == tape.compile(plan.decode(GOOD.encode()), 2).faults
+    assert tape.compile(alone, 2).faults == ()
+    assert tape.digest(both) != tape.digest(replace(both, storage=RULES[:1]))
+
+
+def test_mistakes_in_rules_for_storage_are_named_by_their_place():
+    text = (
+        STORAGE
+        + """
+    [[storage]]
+    kind = "eio"
+    operations = ["create"]
+    name = "*/commit.json"
+    [[storage]]
+    kind = "bitflip"
+    nht = 3
+    """
+    )
+    assert mistakes(text) == [
+        "storage[3]: eio of create */commit.json came before; each kind, operation and name once",
+        "storage[4]: unknown key 'nht'; known: " + ", ".join(rulefile.KEYS),
+        "storage[4]: unknown kind 'bitflip'; known: " + ", ".join(sorted(Kind)),
+    ]
+
+
+def test_arrivals_without_faults_are_a_mistake_though_storage_misbehaves():
+    assert mistakes(STORAGE + "[arrival]\ninstants = [1]") == [
+        "faults is missing; arrival says when they come, and not when storage misbehaves"
+    ]
+
+
+def test_a_tape_keeps_the_rules_for_storage_and_is_refused_if_one_was_cut():
+    made = tape.compile(plan.decode((GOOD + STORAGE).encode()), 2)
+    raw = tapefile.encode(made).encode()
+    assert tapefile.decode(raw) == made
+    lines = raw.splitlines(keepends=True)
+    assert lines[0].startswith(b'{"schema": 2')
+    with pytest.raises(ValueError, match="the tape was cut or edited"):
+        tapefile.decode(b"".join(lines[:-1]))
+    with pytest.raises(ValueError, match="line 6: unknown kind 'eoi'"):
+        tapefile.decode(b"".join([*lines[:-1], lines[-1].replace(b"enospc", b"eoi")]))

@@ -81,7 +81,7 @@ def test_a_mistake_names_the_file_and_the_line(tmp_path):
         (HEADER + FAULT.replace("1.5", "NaN"), "line 2: at_s = nan is not a number of seconds"),
         (HEADER + FAULT.replace("1.5", "1" + "0" * 400), "line 2: at_s = 1000"),
         (HEADER + FAULT.replace("1.5", "true"), "line 2: at_s = True is not a number of seconds"),
-        (HEADER.replace('"schema":1', '"schema":2') + FAULT, "line 1: schema 2 is newer than 1"),
+        (HEADER.replace('"schema":1', '"schema":3') + FAULT, "line 1: schema 3 is newer than 2"),
         (HEADER.replace('"world_size":2', '"world_size":0'), "line 1: world_size = 0 is below 1"),
         (HEADER.replace('"seed":7', '"seed":"x"') + FAULT, "line 1: seed = 'x' is not a whole num"),
         (HEADER + "[" * 100_000, "line 2: not JSON"),

@@ -113,6 +113,22 @@ def test_a_run_without_trouble():
     assert (saves.stalls.last_ns, saves.commits.last_ns) == (S // 4, S)
 
 
+def test_a_failure_is_not_put_down_to_a_call_to_the_storage_that_was_survived():
+    folded = timeline(
+        log(
+            *start(),
+            (9, 1, FaultInjected("s1.1", "store.eio", "store write step-00000001-1/state.json")),
+            (10, 1, step(2)),
+            (15, 1, FaultInjected("f1", "kill", "rank 1")),
+            (15.25, 1, KILLED),
+        )
+    )
+    faults = folded.account.faults
+    assert faults.injected == {"store.eio": 1, "kill": 1}
+    assert set(faults.detections) == {"kill"}
+    assert [restart.faults for restart in folded.account.recovery.records] == [("f1",)]
+
+
 def test_a_kill_in_a_step_with_all_that_follows():
     folded = timeline(
         log(
