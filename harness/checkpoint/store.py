@@ -10,7 +10,8 @@ import re
 import socket
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import UnionType
 from typing import Any
@@ -49,18 +50,23 @@ class Store:
         Raises `StoreError` for a kind of storage that cannot hold checkpoints, and for one that
         holds another run's.
         """
-        protocol, _ = split_protocol(url)
-        if protocol not in (None, "file", "local"):
-            why = (
-                "lives in one process alone, so no other rank and no later attempt would see it"
-                if protocol == "memory"
-                else "is not supported yet"
-            )
-            raise StoreError(f"checkpoints at {url!r}: {protocol}:// {why}; use file:///some/path")
-        files, root = url_to_fs(url, use_listings_cache=False)
-        store = cls(files, root, run_id, shard_bytes)
+        store = cls(*_located(url), run_id, shard_bytes)
         store.adopt()
         return store
+
+    @classmethod
+    def existing(cls, url: str, shard_bytes: int = 2_000_000_000) -> "Store":
+        """The storage at `url`, of whichever run it is; nothing is written.
+
+        Raises `StoreError` where no run keeps its checkpoints.
+        """
+        store = cls(*_located(url), "", shard_bytes)
+        try:
+            return replace(store, run_id=store._fields(_RUN, run_id=str)["run_id"])
+        except FileNotFoundError:
+            raise StoreError(
+                f"no run keeps its checkpoints in {store.root}: there is no {_RUN}"
+            ) from None
 
     def adopt(self) -> None:
         """Mark the storage as this run's. Raises `StoreError` if it is another's."""
@@ -188,6 +194,22 @@ class Store:
         except FileNotFoundError:
             return None
 
+    def inventory(self) -> dict[str, int]:
+        """Every file of the storage by name, with its size."""
+        found = self.files.find(self.root, detail=True)
+        return {
+            str(path).removeprefix(f"{self.root}/"): int(info["size"])
+            for path, info in found.items()
+        }
+
+    def modified(self, name: str) -> datetime | None:
+        """When a file was written, or None where the storage does not say."""
+        try:
+            at: datetime = self.files.modified(self.path(name))
+        except (NotImplementedError, FileNotFoundError):
+            return None
+        return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+
     def create(self, name: str, data: bytes) -> bool:
         """Write a file whole, durably, and only if it is not there; False if it is."""
         return create_file(Path(self.path(name)), data)
@@ -218,6 +240,20 @@ class Store:
     def _names(self, directory: str) -> list[str]:
         listed: list[Any] = self.files.ls(self.path(directory), detail=False)
         return [str(path).rsplit("/", 1)[-1] for path in listed]
+
+
+def _located(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
+    """The file system behind `url` and the path in it. Raises `StoreError`."""
+    protocol, _ = split_protocol(url)
+    if protocol not in (None, "file", "local"):
+        why = (
+            "lives in one process alone, so no other rank and no later attempt would see it"
+            if protocol == "memory"
+            else "is not supported yet"
+        )
+        raise StoreError(f"checkpoints at {url!r}: {protocol}:// {why}; use file:///some/path")
+    files, root = url_to_fs(url, use_listings_cache=False)
+    return files, root
 
 
 def _json(fields: dict[str, Any]) -> bytes:

@@ -206,3 +206,29 @@ def test_silence_is_an_error_and_not_a_hang():
     with pytest.raises(SilenceError, match=r"no word on a or b within 0\.01 s"):
         Channel(HashStore(), "").hear("a", "b", within_s=0.01, meanwhile=lambda: looks.append(1))
     assert looks
+
+
+def test_a_storage_is_found_as_it_is_without_knowing_whose_it_is(store):
+    found = Store.existing(f"file://{store.root}")
+
+    assert (found.run_id, found.root) == (store.run_id, store.root)
+
+
+def test_where_no_run_keeps_its_checkpoints_nothing_is_made(tmp_path):
+    with pytest.raises(
+        StoreError, match=r"no run keeps its checkpoints in .*: there is no run.json"
+    ):
+        Store.existing(f"file://{tmp_path}/none")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_inventory_names_every_file_with_its_size(store):
+    place = Place(10, 1)
+    store.begin(place)
+    store.write(f"{place.name}/a", [b"abc"])
+
+    held = store.inventory()
+
+    assert held == {"run.json": store.size("run.json"), "step-00000010-1/a": 3}
+    assert store.modified(f"{place.name}/a") is not None
+    assert store.modified(f"{place.name}/b") is None
