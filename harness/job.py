@@ -22,7 +22,7 @@ from harness import events, exactness, session, settings
 from harness.arming import arm_from
 from harness.batches import Batches
 from harness.checkpoint.restore import choose
-from harness.checkpoint.save import Saver
+from harness.checkpoint.save import Checkpointer
 from harness.components import Protected
 from harness.drain import Drain
 from harness.enrolment import device_of, enrol, form_group, launched_by_us
@@ -263,7 +263,7 @@ class Job:
         now = exactness.fingerprint(
             self.device, self.world_size, exactness.reductions(self._settled)
         )
-        self._saver = Saver(
+        self._saver = Checkpointer(
             self._store,
             another_client(self._messages),
             rank=self.rank,
@@ -274,6 +274,7 @@ class Job:
             every_steps=self.settings.save_every_steps,
             keep=self.settings.keep,
             slot=self._voice.slot,
+            saver=os.environ.get("HARNESS_SAVER", ""),
         )
         if self.rank == 0:
             session.note_environment(self.run_dir, now)

@@ -1,83 +1,127 @@
 """The copy for which training stops: tensors into memory that is used again at every save.
 
-The bytes lie as the files will hold them, so that writing them needs no second copy.
+The bytes lie as the files will hold them, headers and all, so that writing them needs no second copy.
 """
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from harness.checkpoint.memory import Memory
 from harness.checkpoint.shards import Piece, Spec
+from harness.checkpoint.tell import warn
 from harness.checkpoint.tree import DTYPE_NAMES, DTYPES
+from harness.points import Point, reach
 
 _ALIGNMENT_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
-    """One piece and where in the memory it goes."""
+class Content:
+    """What one file holds."""
 
-    piece: Piece
+    header: bytes
+    pieces: Sequence[Piece]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where in the memory one file lies."""
+
     begin: int
+    header_bytes: int
+    size_bytes: int
+    """Of all of it."""
 
 
 class Buffers:
     """One rank's memory for its share; one save at a time may use it."""
 
     def __init__(self) -> None:
-        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._memory: Memory | None = None
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+        self._pinned = False
         self._reserving: threading.Thread | None = None
 
     @property
     def size_bytes(self) -> int:
         """Bytes held, whether or not a save uses them."""
-        return self._memory.numel()
+        return self._bytes.numel()
 
-    def reserve(self, files: Sequence[Sequence[Piece]], tensors: Mapping[str, Tensor]) -> None:
+    def reserve(self, files: Sequence[Content], tensors: Mapping[str, Tensor]) -> None:
         """Get the memory that `take` will need, in another thread, and touch all of it.
 
         The first copy into fresh memory takes five to eight times as long as any later one.
         """
-        _, _, needed = _arranged(files)
+        _, needed = arranged(files)
         self._settle()
         self._reserving = threading.Thread(
-            target=self._grow,
-            args=(needed, _pinned(tensors)),
+            target=self._grow_ahead,
+            args=(needed, _from_gpu(tensors)),
             name="checkpoint-memory",
             daemon=True,
         )
         self._reserving.start()
 
     def take(
-        self, files: Sequence[Sequence[Piece]], tensors: Mapping[str, Tensor]
-    ) -> list[memoryview]:
-        """The bytes of each file, copied now; they are the buffers' own until the next call."""
-        slices, spans, needed = _arranged(files)
+        self, files: Sequence[Content], tensors: Mapping[str, Tensor]
+    ) -> tuple[list[Span], Memory]:
+        """Copy each file's bytes, now; they are the buffers' own until the next call.
+
+        Raises `OSError` where there is not enough memory.
+        """
+        spans, needed = arranged(files)
         self._settle()
-        self._grow(needed, _pinned(tensors))
-        copy(
-            (self._target(piece), _rows(tensors[piece.piece.name], piece.piece)) for piece in slices
-        )
-        memory = self._memory.numpy().data
-        return [memory[begin:end] for begin, end in spans]
+        self._grow(needed, _from_gpu(tensors))
+        assert self._memory is not None
+        for file, span in zip(files, spans, strict=True):
+            self._memory.view[span.begin : span.begin + span.header_bytes] = file.header
+        pairs = list(self._pairs(files, spans, tensors))
+        half = -(-len(pairs) // 2)
+        copy(pairs[:half])
+        reach(Point.SAVE_COPY)
+        copy(pairs[half:])
+        return spans, self._memory
 
     def _settle(self) -> None:
         if self._reserving is not None:
             self._reserving.join()
             self._reserving = None
 
-    def _grow(self, needed: int, pinned: bool) -> None:
-        if needed > self.size_bytes:
-            self._memory = torch.empty(0, dtype=torch.uint8)  # let go of the old one first
-            self._memory = torch.empty(needed, dtype=torch.uint8, pin_memory=pinned).zero_()
+    def _grow_ahead(self, needed: int, pinned: bool) -> None:
+        try:
+            self._grow(needed, pinned)
+        except OSError as error:  # the save itself will fail on it, and be told
+            warn(f"there is no room for a copy of the state: {error}")
 
-    def _target(self, place: Slice) -> Tensor:
-        part = place.piece.part
-        raw = self._memory[place.begin : place.begin + part.size_bytes]
-        return raw.view(DTYPES[part.dtype]).view(part.shape)
+    def _grow(self, needed: int, pinned: bool) -> None:
+        if needed <= self.size_bytes and self._memory is not None:
+            return
+        if self._pinned:
+            unpin(self._bytes)
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+        self._memory = None  # let go of the old one first
+        self._memory = Memory(needed)
+        self._bytes = (
+            torch.frombuffer(self._memory.view, dtype=torch.uint8) if needed else self._bytes
+        )
+        self._bytes.zero_()  # touches every page
+        self._pinned = pinned and pin(self._bytes)
+
+    def _pairs(
+        self, files: Sequence[Content], spans: Sequence[Span], tensors: Mapping[str, Tensor]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each piece's place in the memory, and its values."""
+        for file, span in zip(files, spans, strict=True):
+            position = span.begin + span.header_bytes
+            for piece in file.pieces:
+                end = position + piece.part.size_bytes
+                raw = self._bytes[position:end].view(DTYPES[piece.part.dtype])
+                yield raw.view(piece.part.shape), _rows(tensors[piece.name], piece)
+                position = end
 
 
 def specs(tensors: Mapping[str, Tensor]) -> dict[str, Spec]:
@@ -86,16 +130,6 @@ def specs(tensors: Mapping[str, Tensor]) -> dict[str, Spec]:
         name: Spec(DTYPE_NAMES[tensor.dtype], tuple(tensor.shape))
         for name, tensor in tensors.items()
     }
-
-
-def _rows(tensor: Tensor, piece: Piece) -> Tensor:
-    """The piece as a view of its tensor."""
-    return tensor.narrow(0, piece.start, piece.rows) if piece.spec.shape else tensor
-
-
-def _pinned(tensors: Mapping[str, Tensor]) -> bool:
-    """True if the copies come from a GPU, which writes to such memory without help."""
-    return any(tensor.is_cuda for tensor in tensors.values())
 
 
 def copy(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
@@ -108,18 +142,41 @@ def copy(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
         torch.accelerator.synchronize()
 
 
-def _arranged(
-    files: Sequence[Sequence[Piece]],
-) -> tuple[list[Slice], list[tuple[int, int]], int]:
-    """Where every piece goes, where each file's bytes are, and how many bytes that takes."""
-    slices: list[Slice] = []
-    spans: list[tuple[int, int]] = []
+def arranged(files: Sequence[Content]) -> tuple[list[Span], int]:
+    """Where each file lies, and how many bytes that takes."""
+    spans: list[Span] = []
     position = 0
-    for pieces in files:
-        begin = position
-        for piece in pieces:
-            slices.append(Slice(piece, position))
-            position += piece.part.size_bytes
-        spans.append((begin, position))
+    for file in files:
+        size = len(file.header) + sum(piece.part.size_bytes for piece in file.pieces)
+        spans.append(Span(position, len(file.header), size))
+        position += size
         position += -position % _ALIGNMENT_BYTES
-    return slices, spans, position
+    return spans, position
+
+
+def _rows(tensor: Tensor, piece: Piece) -> Tensor:
+    """The piece as a view of its tensor."""
+    return tensor.narrow(0, piece.start, piece.rows) if piece.spec.shape else tensor
+
+
+# ── memory that a GPU writes to without help ────────────────────────────────────────────────────
+
+
+def _from_gpu(tensors: Mapping[str, Tensor]) -> bool:
+    return any(tensor.is_cuda for tensor in tensors.values())
+
+
+def pin(memory: Tensor) -> bool:
+    """Have CUDA lock the pages of `memory`; False, and said, where it refuses."""
+    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    refusal = int(runtime.cudaHostRegister(memory.data_ptr(), memory.numel(), 0))
+    if refusal:
+        warn(
+            f"CUDA does not lock the memory for copies (error {refusal}): saves stop training longer"
+        )
+    return not refusal
+
+
+def unpin(memory: Tensor) -> None:
+    """Take back `pin`, before the memory goes."""
+    torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())  # type: ignore[no-untyped-call]

@@ -3,7 +3,8 @@
 The copy is what training stops for; writing what was copied (share.py) is others' work.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,19 +12,25 @@ import xxhash
 from torch import Tensor
 
 from harness.checkpoint import shards
-from harness.checkpoint.buffers import Buffers, specs
+from harness.checkpoint.buffers import Buffers, Content, specs
 from harness.checkpoint.manifest import Place
+from harness.checkpoint.memory import Memory
 from harness.checkpoint.shards import Piece, Spec
 from harness.checkpoint.share import Shard, Share
+from harness.checkpoint.tell import said, warn
 from harness.checkpoint.tree import flatten
+
+Tree = Callable[[], Any]
+"""Gives a tree of the state, as it is now."""
+
+_FAR = Place(10**12, 10**6)
+"""No save has a longer name: what has room for its headers has room for every save's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What one rank is to copy, and into which files it goes."""
 
-    rank: int
-    world_size: int
     parts: Sequence[Sequence[Piece]]
     tensors: Mapping[str, Tensor]
     """The job's own memory, by name in the checkpoint."""
@@ -40,8 +47,6 @@ def plan(shared: Any, own: Any, rank: int, world_size: int, shard_bytes: int) ->
     layout = specs(common)
     pieces = shards.share(layout, rank, world_size) + shards.whole(specs(private))
     return Plan(
-        rank=rank,
-        world_size=world_size,
         parts=shards.files(pieces, shard_bytes),
         tensors={**common, **private},
         shared=flat.skeleton,
@@ -50,26 +55,67 @@ def plan(shared: Any, own: Any, rank: int, world_size: int, shard_bytes: int) ->
     )
 
 
-def take(planned: Plan, place: Place, run_id: str, buffers: Buffers) -> Share:
-    """Copy the share into `buffers`, now."""
-    rank, world_size = planned.rank, planned.world_size
-    copied = buffers.take(planned.parts, planned.tensors)
-    save = {"run_id": run_id, "step": str(place.step), "attempt": str(place.attempt)}
-    return Share(
-        rank=rank,
-        shards=[
-            Shard(
-                shards.file_name(rank, world_size, number),
-                part,
-                shards.header(part, {**save, "rank": str(rank), "part": str(number)}),
-                data,
-            )
-            for number, (part, data) in enumerate(zip(planned.parts, copied, strict=True))
-        ],
-        shared=planned.shared,
-        own=planned.own,
-        layout=planned.layout,
-    )
+class Copier:
+    """Takes one rank's share at every save, into the same memory."""
+
+    def __init__(self, rank: int, world_size: int, run_id: str, shard_bytes: int) -> None:
+        self.shard_bytes = shard_bytes
+        self.buffers = Buffers()
+        self._rank = rank
+        self._world_size = world_size
+        self._run_id = run_id
+        self._reserved = False
+
+    def reserve(self, shared: Tree, own: Tree) -> None:
+        """Get the memory for the first copy, in another thread, before that is due; once."""
+        if self._reserved:
+            return
+        self._reserved = True
+        try:
+            planned = self._plan(shared, own)
+            self.buffers.reserve(self._contents(planned, _FAR), planned.tensors)
+        except Exception as error:  # noqa: BLE001  # the save itself will fail, and be told
+            warn(f"rank {self._rank} has a state that it will not be able to save: {said(error)}")
+
+    def take(self, place: Place, shared: Tree, own: Tree) -> tuple[Share, Memory]:
+        """Copy the share, now; where its bytes are stays as it is until the next call.
+
+        Raises `StateError` for a state that cannot be saved, `OSError` where there is no memory.
+        """
+        planned = self._plan(shared, own)
+        spans, memory = self.buffers.take(self._contents(planned, place), planned.tensors)
+        share = Share(
+            rank=self._rank,
+            shards=[
+                Shard(
+                    shards.file_name(self._rank, self._world_size, number),
+                    part,
+                    span.begin,
+                    span.header_bytes,
+                    span.size_bytes,
+                )
+                for number, (part, span) in enumerate(zip(planned.parts, spans, strict=True))
+            ],
+            shared=_json(planned.shared) if self._rank == 0 else "",
+            own=_json(planned.own),
+            layout=planned.layout,
+        )
+        return share, memory
+
+    def _plan(self, shared: Tree, own: Tree) -> Plan:
+        return plan(shared(), own(), self._rank, self._world_size, self.shard_bytes)
+
+    def _contents(self, planned: Plan, place: Place) -> list[Content]:
+        save = {"run_id": self._run_id, "step": str(place.step), "attempt": str(place.attempt)}
+        about = {**save, "rank": str(self._rank)}
+        return [
+            Content(shards.header(part, {**about, "part": str(number)}), part)
+            for number, part in enumerate(planned.parts)
+        ]
+
+
+def _json(skeleton: Any) -> str:
+    return json.dumps(skeleton, allow_nan=False)
 
 
 def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""What rank 0 alone does for a save: gather what all ranks wrote, describe it, and commit it.
+"""What one process does for a save on behalf of all ranks: gather what all ranks wrote, describe it, and commit it.
 
 The order is the promise: every shard durable, then the state's JSON, the manifest, their names, and
 the commit last. Before that the directory is nothing; a save that fails takes it away.
@@ -66,6 +66,15 @@ def _whole(report: Report) -> None:
         raise SaveError(f"rank {report.rank}: {report.failure}")
 
 
+def check_layouts(layouts: Sequence[str]) -> None:
+    """Raise `SaveError` unless all ranks, in their order, divided the same shared tensors."""
+    strangers = [rank for rank, layout in enumerate(layouts) if layout != layouts[0]]
+    if strangers:
+        raise SaveError(
+            f"the shared tensors of rank {strangers[0]} differ from rank 0's in name, dtype or shape"
+        )
+
+
 def publish(
     store: Store,
     place: Place,
@@ -78,11 +87,7 @@ def publish(
     Raises `SaveError` if the ranks do not hold the same shared state, or if this attempt is no
     longer the newest; `may_commit` is asked last and raises to refuse.
     """
-    strangers = [report.rank for report in reports if report.layout != reports[0].layout]
-    if strangers:
-        raise SaveError(
-            f"the shared tensors of rank {strangers[0]} differ from rank 0's in name, dtype or shape"
-        )
+    check_layouts([report.layout for report in reports])
     files = {name: record for report in reports for name, record in report.files.items()}
     files[STATE] = store.write(f"{place.name}/{STATE}", [_state(reports)])
     reach(Point.SAVE_MANIFEST)

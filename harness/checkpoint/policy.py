@@ -4,6 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+ABSENT_S = 60.0
+"""How long a saver that died is waited for, at most; the launcher starts another at once."""
+
 
 class Answer(StrEnum):
     """What rank 0 tells all ranks at a step boundary at which a save is due."""
@@ -36,6 +39,8 @@ class Progress:
     """For how long it has been."""
     durable_step: int | None = None
     """The newest step committed by this attempt."""
+    absent_s: float = 0.0
+    """For how long no one has been there to write; 0 if someone is."""
 
 
 def due(step: int, every_steps: int) -> bool:
@@ -56,6 +61,10 @@ def decide(step: int, progress: Progress, *, force: bool, stuck_s: float) -> Dec
         return Decision(Answer.WAIT, f"{flight} is in flight")
     if progress.durable_step == step:
         return Decision(Answer.HAVE, f"step {step} is durable already")
+    if progress.absent_s >= ABSENT_S:
+        return Decision(Answer.GIVE_UP, f"the saver has not been there for {ABSENT_S:g} s")
+    if progress.absent_s > 0:
+        return Decision(Answer.WAIT, "the saver is not there")
     return Decision(Answer.GO, "the last state" if force else "due")
 
 

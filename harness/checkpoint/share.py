@@ -1,25 +1,32 @@
-"""One rank's share of one save: what it copied, and what it reports once that is written."""
+"""One rank's share of one save: what it copied, how that is written, and what is reported of it.
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+A share is a description alone. The bytes lie in the memory of the copy, each shard's in one piece, so
+whoever writes them needs no copy of its own and may be another process.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from harness.checkpoint.manifest import FileRecord, PieceRecord, Place, TensorRecord
 from harness.checkpoint.shards import Piece
 from harness.checkpoint.store import Store
 from harness.points import Point, reach
 
+_PORTION_BYTES = 32 << 20
+"""How much is written before anyone asks whether to go on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One file to write."""
+    """One file to write: a safetensors header and what it describes."""
 
     name: str
     pieces: Sequence[Piece]
-    header: bytes
-    data: memoryview
-    """In the rank's buffers, which must stay as they are until it is written."""
+    begin: int
+    """Where in the memory it begins."""
+    header_bytes: int
+    size_bytes: int
+    """Of all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +35,9 @@ class Share:
 
     rank: int
     shards: Sequence[Shard]
-    shared: Any
-    """Skeleton of the tree that all ranks hold alike."""
-    own: Any
+    shared: str
+    """Skeleton, as JSON, of the tree that all ranks hold alike; from rank 0 alone."""
+    own: str
     """Skeleton of this rank's own tree."""
     layout: str
     """Digest of what is shared; ranks that differ in it divided different things."""
@@ -38,7 +45,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a rank tells rank 0 of its share."""
+    """What is known of a rank's share once it is written, or why there is none."""
 
     rank: int
     failure: str | None = None
@@ -46,30 +53,50 @@ class Report:
     tensors: Mapping[str, TensorRecord] = field(default_factory=dict)
     """With this rank's pieces alone."""
     shared: str = ""
-    """Skeleton as JSON; from rank 0 alone."""
     own: str = ""
     layout: str = ""
 
 
-def write(share: Share, place: Place, store: Store) -> Report:
+def write(share: Share, memory: memoryview, place: Place, store: Store) -> Report:
     """Write the share durably; what to report of it."""
-    files: dict[str, FileRecord] = {}
+    files = {shard.name: write_shard(shard, memory, place, store) for shard in share.shards}
+    store.sync(place.name)
+    return report(share, files)
+
+
+def write_shard(
+    shard: Shard,
+    memory: memoryview,
+    place: Place,
+    store: Store,
+    go_on: Callable[[], None] | None = None,
+) -> FileRecord:
+    """Write one file; `go_on` is called every now and then, and raises to have that end."""
+    content = memory[shard.begin : shard.begin + shard.size_bytes]
+    written = store.write(f"{place.name}/{shard.name}", _portions(content, go_on))
+    reach(Point.SAVE_BETWEEN)
+    return written
+
+
+def report(share: Share, files: Mapping[str, FileRecord]) -> Report:
+    """What to say of a share whose shards are written as `files`."""
     tensors: dict[str, TensorRecord] = {}
     for shard in share.shards:
-        files[shard.name] = store.write(f"{place.name}/{shard.name}", _content(shard))
-        begin = len(shard.header)
+        begin = shard.header_bytes
         for piece in shard.pieces:
             before = tensors[piece.name].pieces if piece.name in tensors else ()
             where = PieceRecord(shard.name, piece.name, piece.start, piece.rows, begin)
             begin += piece.part.size_bytes
             tensors[piece.name] = TensorRecord(piece.spec.dtype, piece.spec.shape, (*before, where))
-    store.sync(place.name)
-    shared = json.dumps(share.shared, allow_nan=False) if share.rank == 0 else ""
-    own = json.dumps(share.own, allow_nan=False)
-    return Report(share.rank, None, files, tensors, shared, own, share.layout)
+    return Report(share.rank, None, files, tensors, share.shared, share.own, share.layout)
 
 
-def _content(shard: Shard) -> Iterator[bytes | memoryview]:
-    yield shard.header
-    reach(Point.SAVE_SHARD)  # with the file half written
-    yield shard.data
+def _portions(content: memoryview, go_on: Callable[[], None] | None) -> Iterator[memoryview]:
+    half, end = len(content) // 2, len(content)
+    for start, stop in ((0, half), (half, end)):
+        if start == half:
+            reach(Point.SAVE_SHARD)
+        for begin in range(start, stop, _PORTION_BYTES):
+            if go_on is not None:
+                go_on()
+            yield content[begin : min(begin + _PORTION_BYTES, stop)]

@@ -1,9 +1,10 @@
 """Who is told of what happens to checkpoints: the log, and people."""
 
 import sys
+from dataclasses import dataclass
 from typing import Protocol
 
-from harness.events import Event
+from harness.events import Event, SaveFailed, Tier
 
 
 class Records(Protocol):
@@ -21,3 +22,34 @@ def said(error: BaseException) -> str:
 def warn(line: str) -> None:
     """One line for people."""
     sys.stderr.write(f"harness: {line}\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Spokesman:
+    """Speaks of the whole job's saves, on rank 0; on other ranks it is silent."""
+
+    records: Records
+    rank: int
+
+    def tell(self, event: Event) -> None:
+        """Record an event of the whole job; that failing stops nothing."""
+        if self.rank == 0:
+            record(self.records, event)
+
+    def fail(self, step: int, reason: str) -> None:
+        """Record and say that the state of `step` will not become durable."""
+        self.tell(SaveFailed(step, Tier.STORAGE, reason))
+        self.complain(step, reason)
+
+    def complain(self, step: int, reason: str) -> None:
+        """Say it, where others have recorded it."""
+        if self.rank == 0:
+            warn(f"the save of step {step} failed: {reason}; training goes on")
+
+
+def record(records: Records, event: Event) -> None:
+    """Record an event; the disk of the log may be the full one."""
+    try:
+        records.write(event)
+    except Exception as error:  # noqa: BLE001  # whatever it is, it stops no save
+        warn(f"{event} cannot be recorded: {said(error)}")

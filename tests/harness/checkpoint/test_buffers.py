@@ -1,21 +1,36 @@
 import torch
 
 from harness.checkpoint import shards
-from harness.checkpoint.buffers import Buffers, specs
+from harness.checkpoint.buffers import Buffers, Content, Span, specs
+from harness.checkpoint.memory import Memory
+
+HEADER = b"header-of-a-file"
+
+
+def contents(tensors: dict[str, torch.Tensor], cap: int = 10**9) -> list[Content]:
+    parts = shards.files(shards.whole(specs(tensors)), cap)
+    return [Content(HEADER, part) for part in parts]
+
+
+def bytes_of(taken: tuple[list[Span], Memory]) -> list[bytes]:
+    """What the copy has of each file's tensors."""
+    spans, memory = taken
+    whole = [memory.view[span.begin : span.begin + span.size_bytes] for span in spans]
+    assert all(file[: span.header_bytes] == HEADER for file, span in zip(whole, spans, strict=True))
+    return [bytes(file[len(HEADER) :]) for file in whole]
 
 
 def taken(buffers: Buffers, tensors: dict[str, torch.Tensor], cap: int = 10**9) -> list[bytes]:
-    parts = shards.files(shards.whole(specs(tensors)), cap)
-    return [bytes(data) for data in buffers.take(parts, tensors)]
+    return bytes_of(buffers.take(contents(tensors, cap), tensors))
 
 
 def test_what_changes_after_the_copy_is_not_in_it():
     tensor = torch.ones(4)
-    parts = shards.files(shards.whole(specs({"t": tensor})), 10**9)
-    (data,) = Buffers().take(parts, {"t": tensor})
+    copied = Buffers().take(contents({"t": tensor}), {"t": tensor})
     tensor.fill_(2)
+    (data,) = bytes_of(copied)
 
-    assert bytes(data) == torch.ones(4).numpy().tobytes()
+    assert data == torch.ones(4).numpy().tobytes()
 
 
 def test_the_same_memory_serves_every_save():
@@ -24,7 +39,7 @@ def test_the_same_memory_serves_every_save():
     for value in range(5):
         taken(buffers, {"t": torch.full((1000,), float(value))})
         sizes.add(buffers.size_bytes)
-        addresses.add(buffers._memory.data_ptr())
+        addresses.add(buffers._bytes.data_ptr())
 
     assert len(sizes) == len(addresses) == 1
 

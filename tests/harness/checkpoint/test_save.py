@@ -1,4 +1,3 @@
-import dataclasses
 import errno
 import json
 import os
@@ -15,18 +14,31 @@ from harness import points
 from harness.checkpoint.commit import publish
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.restore import choose
-from harness.checkpoint.save import Saver
+from harness.checkpoint.save import Checkpointer
 from harness.checkpoint.share import Report
 from harness.events import SaveCommitted, SaveFailed, SaveStarted, SaveUnblocked, Tier
 from harness.points import Point
 from harness.slots import Mark, SlotWriter
 from harness.slots import read as read_slot
-from tests.harness.checkpoint.world import DEADLINE_S, FullDisk, Rank, Run, SlowDisk, own, shared
+from tests.harness.checkpoint.world import (
+    DEADLINE_S,
+    Beside,
+    FullDisk,
+    Rank,
+    Run,
+    SlowDisk,
+    own,
+    shared,
+)
 
 
-@pytest.fixture
-def run(tmp_path):
-    return Run(tmp_path / "checkpoints")
+@pytest.fixture(params=["alone", "saver"])
+def run(tmp_path, request):
+    run = Run(tmp_path / "checkpoints")
+    beside = Beside(run) if request.param == "saver" else None
+    yield run
+    if beside is not None:
+        beside.close()
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +147,7 @@ def test_all_is_durable_before_the_commit_and_the_commit_after_it(run, monkeypat
 
 def test_a_shard_above_the_cap_is_split_and_comes_back_whole(run):
     def body(rank: Rank) -> bool:
-        rank.saver._store = dataclasses.replace(rank.store, shard_bytes=1500)
+        rank.saver._copier.shard_bytes = 1500
         return rank.save(10, rows=200)
 
     assert run.attempt(body) == [True, True]
@@ -410,7 +422,7 @@ def test_a_message_store_that_has_gone_costs_a_line_and_not_the_training(run, ca
     store = run.store()
     store.record_lineage(1, None, 0)
     for rank in range(2):
-        saver = Saver(store, Gone(), rank, 2, 1, run.log)
+        saver = Checkpointer(store, Gone(), rank, 2, 1, run.log)
         assert not saver.at_step(10, lambda: shared(1), lambda: own(0, 1), force=True)
         assert not saver.finish(1.0)
         saver.close()
@@ -474,7 +486,7 @@ def test_a_commit_of_a_zombie_in_the_last_instant_is_accepted_by_no_reader(run):
 
 def test_an_attempt_that_never_chose_does_not_commit_what_no_one_would_read(run):
     attempt = run.store().claim_attempt()
-    saver = Saver(run.store(), HashStore(), 0, 1, attempt, run.log)
+    saver = Checkpointer(run.store(), HashStore(), 0, 1, attempt, run.log)
     assert saver.at_step(10, lambda: shared(1), lambda: own(0, 1), force=True)
     assert not saver.finish(DEADLINE_S)
     saver.close()
@@ -487,7 +499,7 @@ def test_a_directory_that_was_used_is_never_written_into_nor_removed(run):
     store, messages = run.store(), HashStore()
     (run.root / "attempts/00001.json").unlink()
     choose(store, messages, 0, 1, 1, "fresh", run.log)  # attempt 1 once more: a broken claim
-    saver = Saver(store, messages, 0, 1, 1, run.log)
+    saver = Checkpointer(store, messages, 0, 1, 1, run.log)
     saver.at_step(10, lambda: shared(1), lambda: own(0, 1), force=True)
     assert not saver.finish(DEADLINE_S)
     saver.close()
@@ -521,7 +533,7 @@ def test_ranks_that_talk_over_tcp_save_restore_and_leave_nothing_behind(run):
 
 def test_rank_0_leaves_last_for_its_process_may_host_the_messages(run):
     messages = HashStore()
-    first, second = (Saver(run.store(), messages, rank, 2, 1, run.log) for rank in range(2))
+    first, second = (Checkpointer(run.store(), messages, rank, 2, 1, run.log) for rank in range(2))
     leaving = threading.Thread(target=first.close)
     leaving.start()
     leaving.join(0.3)
@@ -536,7 +548,7 @@ def test_messages_are_forgotten(run):
     messages = HashStore()
     store = run.store()
     store.record_lineage(1, None, 0)
-    saver = Saver(store, messages, 0, 1, 1, run.log, every_steps=1)
+    saver = Checkpointer(store, messages, 0, 1, 1, run.log, every_steps=1)
     for step in range(1, 40):
         saver.at_step(step, lambda: shared(1), lambda: own(0, 1))
     assert saver.at_step(99, lambda: shared(1), lambda: own(0, 1), force=True)
@@ -580,11 +592,11 @@ def test_when_nothing_is_due_nothing_is_asked_and_the_state_is_looked_at_once(ru
 def test_the_memory_for_the_first_save_is_there_before_it_is_due(run):
     def body(rank: Rank) -> tuple[int, int]:
         assert not rank.at(1, rows=1000)
-        rank.saver._buffers._settle()
-        before = rank.saver._buffers.size_bytes
+        rank.saver._copier.buffers._settle()
+        before = rank.saver._copier.buffers.size_bytes
         assert rank.at(2, rows=1000)
         assert rank.saver.finish(DEADLINE_S)
-        return before, rank.saver._buffers.size_bytes
+        return before, rank.saver._copier.buffers.size_bytes
 
     for before, after in run.attempt(body, every_steps=2):
         assert before == after >= 8000

@@ -1,9 +1,12 @@
 """Attempts of a small job whose ranks are threads of this process, on real files."""
 
 import errno
+import socket
 import threading
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,10 +15,12 @@ import torch
 from fsspec.implementations.local import LocalFileOpener, LocalFileSystem
 from torch.distributed import HashStore
 
+from harness.checkpoint.desk import Desk
 from harness.checkpoint.load import Found
 from harness.checkpoint.restore import choose
-from harness.checkpoint.save import Saver
+from harness.checkpoint.save import Checkpointer
 from harness.checkpoint.store import Store
+from harness.checkpoint.wire import listener
 from harness.events import Event
 
 DEADLINE_S = 20.0
@@ -43,7 +48,7 @@ class Rank:
     rank: int
     store: Store
     found: Found | None
-    saver: Saver
+    saver: Checkpointer
 
     def at(self, step: int, force: bool = False, value: float | None = None, rows: int = 8) -> bool:
         """Reach a step boundary with a state in which everything equals `value`."""
@@ -64,6 +69,10 @@ class Run:
     root: Path
     log: Log = field(default_factory=Log)
     run_id: str = "run"
+    saver: str = ""
+    """Where a saver listens, if one is to write."""
+    disk: LocalFileSystem | None = None
+    """What that saver writes to."""
 
     def store(self) -> Store:
         return Store.open(f"file://{self.root}", self.run_id)
@@ -85,6 +94,7 @@ class Run:
         They share a node, or are on those in `nodes`.
         """
         together_in = HashStore()
+        self.disk = next(iter(files.values()), None) if files else None
         attempt = self.store().claim_attempt()
 
         def live(rank: int) -> Result:
@@ -95,7 +105,9 @@ class Run:
             messages = together_in if connect is None else connect()
             node = nodes[rank] if nodes else None
             found = choose(store, messages, *place, resume, self.log, deadline_s, node)
-            saver = Saver(store, messages, *place, self.log, deadline_s=deadline_s, **options)
+            saver = Checkpointer(
+                store, messages, *place, self.log, deadline_s=deadline_s, **options
+            )
             try:
                 return body(Rank(rank, store, found, saver))
             finally:
@@ -125,6 +137,34 @@ class Run:
         """The directory of the committed step."""
         (path,) = (commit.parent for commit in self.root.glob(f"step-{step:08d}-*/commit.json"))
         return path
+
+
+class Beside:
+    """A saver for `run`, in threads of this process; it tells the run's own log."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.address = f"harness-test-{uuid.uuid4().hex}"
+        self.desk = Desk(run.run_id, self._store, lambda event, _: run.log.write(event))
+        self._listening = listener(self.address)
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+        run.saver = self.address
+
+    def _store(self) -> Store:
+        store = self._run.store()
+        return store if self._run.disk is None else replace(store, files=self._run.disk)
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                self.desk.admit(self._listening.accept()[0])
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._thread.join()
+        assert self.desk.leave(DEADLINE_S)
 
 
 def shared(value: float, rows: int = 8) -> dict[str, Any]:

@@ -1,0 +1,126 @@
+"""Carries saves by the node's saver: a rank's end of the connection.
+
+A saver that has gone fails the save in flight and nothing else; the next one asks for it again.
+"""
+
+import threading
+import time
+from contextlib import suppress
+
+from harness.checkpoint.manifest import Place
+from harness.checkpoint.memory import Memory
+from harness.checkpoint.store import Store
+from harness.checkpoint.tell import Spokesman, said
+from harness.checkpoint.wire import Ended, GivenUp, Handed, Hello, Line
+from harness.checkpoint.writer import Flight, Verdict
+
+_SEND_TIMEOUT_S = 10.0
+_LOOK_S = 1.0
+
+
+class Handover:
+    """One rank's connection to the saver at `address`; see `Carrier`."""
+
+    def __init__(self, address: str, hello: Hello, store: Store, spokesman: Spokesman) -> None:
+        self._address = address
+        self._hello = hello
+        self._store = store
+        self._spokesman = spokesman
+        self._connecting = threading.RLock()
+        self._line: Line | None = None
+        self._seen: Memory | None = None
+        """The memory that the saver has."""
+        self._absent_since_s = time.monotonic()
+
+    def carry(self, flight: Flight) -> Verdict:
+        """See `Carrier`."""
+        line: Line | None = None
+        try:
+            line = self._connected()
+            self._hand(line, flight)
+            return self._heard(line, flight)
+        except (OSError, EOFError) as error:
+            self._part(line)
+            return self._lost(flight, error)
+
+    def give_up(self, flight: Flight, reason: str) -> None:
+        """See `Carrier`. Where the saver has gone, `carry` tells of that."""
+        self._say(GivenUp(flight.number, reason))
+
+    def excuse(self, number: int, place: Place, failure: str) -> None:
+        """See `Carrier`. A saver that has gone does not wait for us."""
+        self._say(Handed(number, place, None, failure))
+
+    def absent_s(self) -> float:
+        """See `Carrier`."""
+        try:
+            self._connected()
+        except OSError:
+            return max(time.monotonic() - self._absent_since_s, 1e-9)
+        return 0.0
+
+    def close(self) -> None:
+        """See `Carrier`."""
+        self._part(self._line)
+
+    def _say(self, message: GivenUp | Handed) -> None:
+        line = self._line
+        if line is not None:
+            with suppress(OSError):
+                line.send(message)
+
+    def _connected(self) -> Line:
+        """The connection, made anew if need be. Raises `OSError`."""
+        with self._connecting:
+            if self._line is not None and self._line.is_dead:
+                self._part(self._line)
+            if self._line is None:
+                line = Line.to(self._address, _SEND_TIMEOUT_S)
+                try:
+                    line.send(self._hello)
+                except BaseException:
+                    line.close()
+                    raise
+                self._line = line
+            return self._line
+
+    def _part(self, line: Line | None) -> None:
+        with self._connecting:
+            if line is None or line is not self._line:
+                return
+            line.close()
+            self._absent_since_s = time.monotonic()
+            self._line = self._seen = None
+
+    def _hand(self, line: Line, flight: Flight) -> None:
+        fresh = flight.memory is not None and flight.memory is not self._seen
+        descriptor = flight.memory.descriptor if fresh and flight.memory is not None else None
+        line.send(Handed(flight.number, flight.place, flight.share, flight.failure), descriptor)
+        self._seen = flight.memory or self._seen
+
+    def _heard(self, line: Line, flight: Flight) -> Verdict:
+        """Wait for the saver's word on the save, but not for ever. Raises `OSError`, `EOFError`."""
+        until_s = flight.since_s + 2 * self._hello.deadline_s
+        while time.monotonic() < until_s:
+            if not line.arrives(_LOOK_S):
+                continue
+            message, _ = line.receive()
+            if isinstance(message, Ended) and message.number == flight.number:
+                if not message.committed:
+                    self._spokesman.complain(flight.place.step, message.reason)
+                return Verdict(message.committed, message.reason)
+        raise TimeoutError(f"the saver has said nothing for {2 * self._hello.deadline_s:g} s")
+
+    def _lost(self, flight: Flight, error: Exception) -> Verdict:
+        """What became of a save whose saver has gone: it may have committed as its last act."""
+        if self._hello.rank == 0 and self._is_committed(flight.place):
+            return Verdict(True)
+        reason = f"the saver has gone ({said(error)})"
+        self._spokesman.fail(flight.place.step, reason)
+        return Verdict(False, reason, lost=True)
+
+    def _is_committed(self, place: Place) -> bool:
+        try:
+            return self._store.is_committed(place)
+        except Exception:  # noqa: BLE001  # then it is not known to be
+            return False

@@ -1,0 +1,115 @@
+"""The saver: a process beside the ranks of a node that turns copied states into durable checkpoints.
+
+    python -m harness.checkpoint.saver RUN_DIR --address NAME [--with-parent]
+
+It outlives the ranks, so that a save which they had handed over whole still ends. It imports no torch,
+and gives way to whoever computes.
+"""
+
+import argparse
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+
+from harness import settings
+from harness.arming import arm_from
+from harness.checkpoint.desk import Desk
+from harness.checkpoint.store import Store
+from harness.checkpoint.tell import record
+from harness.checkpoint.wire import listener
+from harness.events import Event
+from harness.recorder import Recorder
+from harness.rundir import RunDir
+from harness.storage import checkpoint_store
+
+LEAVES_WITHIN_S = 50.0
+"""How long it takes, at most, to finish what is complete once it is asked to leave."""
+_NICENESS = 10
+_WRITER = "saver-0"
+
+
+def command(run_dir: Path, address: str) -> list[str]:
+    """What follows `python -m` to start it for `run_dir`, listening at `address`."""
+    return ["harness.checkpoint.saver", str(run_dir), "--address", address, "--with-parent"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until asked to leave, or until the parent has gone."""
+    asked = _parser().parse_args(arguments)
+    parents = [os.pidfd_open(os.getppid())] if asked.with_parent else []
+    run_dir = RunDir.at(asked.run_dir)
+    found = settings.read(run_dir.settings)
+    if found is None:
+        sys.stderr.write(f"{run_dir.path} is not the directory of a run: there is no run.toml\n")
+        return 2
+    os.nice(_NICENESS)
+    arm_from(os.environ, "saver", run_dir)
+    with _recorder(run_dir, found.run_id) as log:
+        desk = Desk(found.run_id, lambda: _store(run_dir, found.run_id), _teller(log))
+        with closing(listener(asked.address)) as listening:
+            _serve(desk, listening, [_asked_to_leave(), *parents])
+        ended = desk.leave(LEAVES_WITHIN_S)
+    sys.stderr.flush()
+    os._exit(0 if ended else 1)  # a thread may be stuck in the storage: it is not waited for
+
+
+def _serve(desk: Desk, listening: socket.socket, ends: Sequence[int]) -> None:
+    """Admit whoever connects, until one of `ends` becomes readable."""
+    watch = select.poll()
+    for one in (listening.fileno(), *ends):
+        watch.register(one, select.POLLIN)
+    while not {descriptor for descriptor, _ in watch.poll()} & set(ends):
+        with suppress(OSError):  # whoever wanted in is gone
+            desk.admit(listening.accept()[0])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m harness.checkpoint.saver")
+    parser.add_argument("run_dir", type=Path, help="directory of the run")
+    parser.add_argument("--address", required=True, help="name of the abstract socket to listen at")
+    parser.add_argument(
+        "--with-parent", action="store_true", help="leave when the process that started it dies"
+    )
+    return parser
+
+
+def _recorder(run_dir: RunDir, run_id: str) -> Recorder:
+    return Recorder(run_dir, run_id, _WRITER)
+
+
+def _teller(log: Recorder) -> Callable[[Event, int], None]:
+    """What writes events, each under its own attempt."""
+    turn = threading.Lock()
+
+    def tell(event: Event, attempt: int) -> None:
+        with turn:
+            log.attempt = attempt
+            record(log, event)
+
+    return tell
+
+
+def _store(run_dir: RunDir, run_id: str) -> Store:
+    """The run's storage; where that is, the script may have said after this process started."""
+    found = settings.read(run_dir.settings)
+    assert found is not None, "it was there"
+    return checkpoint_store(run_dir, run_id, settings.values(found.settings))
+
+
+def _asked_to_leave() -> int:
+    """A descriptor that becomes readable on SIGTERM and SIGINT."""
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(writer)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    return reader
+
+
+if __name__ == "__main__":
+    sys.exit(main())

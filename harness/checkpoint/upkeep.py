@@ -1,0 +1,52 @@
+"""What is deleted around a save. None of it failing is a failure of the save: one line says so."""
+
+from collections.abc import Callable
+
+from harness.checkpoint import retention
+from harness.checkpoint.manifest import Place
+from harness.checkpoint.store import Store
+from harness.checkpoint.tell import said, warn
+from harness.events import CheckpointDeleted, Event
+
+
+def discard(store: Store, place: Place) -> None:
+    """Take away a save that failed."""
+    try:
+        store.remove(place)
+    except BaseException as error:  # noqa: BLE001  # a later attempt sweeps it
+        warn(f"{place.name}, which failed, cannot be removed: {said(error)}")
+
+
+def prune(
+    store: Store,
+    keep: int,
+    tell: Callable[[Event], None],
+    may_go_on: Callable[[], bool] = lambda: True,
+) -> None:
+    """Delete what is too much beside the newest `keep`, for as long as `may_go_on` says."""
+    try:
+        if may_go_on():
+            for place in retention.retain(store, keep):
+                tell(CheckpointDeleted(place.step, place.attempt))
+                if not may_go_on():
+                    return
+    except BaseException as error:  # noqa: BLE001  # what is too much now goes next time
+        warn(f"old checkpoints cannot be deleted: {said(error)}")
+
+
+def sweep(store: Store, attempt: int) -> None:
+    """Delete what attempts before `attempt` left half written."""
+    try:
+        retention.sweep(store, attempt)
+    except BaseException as error:  # noqa: BLE001  # it costs room, nothing else
+        warn(f"leftovers of dead attempts cannot be deleted: {said(error)}")
+
+
+def sweep_own(store: Store, place: Place) -> None:
+    """Delete what a saver that died left of this attempt's saves before that at `place`."""
+    try:
+        for other in store.places():
+            if other.attempt == place.attempt and other != place and not store.is_committed(other):
+                store.remove(other)
+    except BaseException as error:  # noqa: BLE001  # as above
+        warn(f"leftovers of a dead saver cannot be deleted: {said(error)}")

@@ -1,0 +1,173 @@
+"""What a rank and its node's saver say to each other, and how it gets there.
+
+Frames over an abstract unix socket; the memory of a copy goes along as a descriptor. Each end asks the
+kernel who the other is: whoever listens at the name must be the same user.
+"""
+
+import os
+import select
+import socket
+import struct
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+
+import msgspec
+
+from harness.checkpoint.manifest import Place
+from harness.checkpoint.share import Share
+
+_LENGTH = struct.Struct("<Q")
+_CREDENTIALS = struct.Struct("3i")
+_LONGEST_BYTES = 1 << 30
+_BACKLOG = 256
+
+
+class Hello(msgspec.Struct, frozen=True, tag=True):
+    """Who this rank is, once for each connection."""
+
+    run_id: str
+    attempt: int
+    rank: int
+    world_size: int
+    keep: int
+    deadline_s: float
+    fingerprint: Mapping[str, str]
+
+
+class Handed(msgspec.Struct, frozen=True, tag=True):
+    """A share that was copied, or why there is none."""
+
+    number: int
+    """Counts the questions of the attempt, so it names one save on all ranks."""
+    place: Place
+    share: Share | None
+    failure: str | None = None
+
+
+class GivenUp(msgspec.Struct, frozen=True, tag=True):
+    """Rank 0 does not want the save any more."""
+
+    number: int
+    reason: str
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """The saver's answer to every rank of a save."""
+
+    number: int
+    committed: bool
+    reason: str = ""
+
+
+Message = Hello | Handed | GivenUp | Ended
+
+
+class Line:
+    """One connection. Sending is safe from several threads, receiving is one thread's."""
+
+    def __init__(self, connection: socket.socket, timeout_s: float) -> None:
+        """Raises `PermissionError` if another user is at the other end."""
+        connection.settimeout(timeout_s)
+        self._socket = connection
+        self._sending = threading.Lock()
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        self.peer_pid, user, _ = _CREDENTIALS.unpack(raw)
+        if user != os.getuid():
+            connection.close()
+            raise PermissionError(f"user {user} is at the other end, and this is {os.getuid()}")
+
+    @classmethod
+    def to(cls, address: str, timeout_s: float) -> "Line":
+        """Connect to the saver at `address`. Raises `OSError` where none listens."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(timeout_s)
+            connection.connect("\0" + address)
+        except BaseException:
+            connection.close()
+            raise
+        return cls(connection, timeout_s)
+
+    def send(self, message: Message, descriptor: int | None = None) -> None:
+        """Send, with a descriptor where given. Raises `OSError`."""
+        body = msgspec.msgpack.encode(message)
+        frame = _LENGTH.pack(len(body))
+        with self._sending:
+            if descriptor is None:
+                self._socket.sendall(frame)
+            else:  # it travels with the first byte
+                sent = socket.send_fds(self._socket, [frame], [descriptor])
+                self._socket.sendall(frame[sent:])
+            self._socket.sendall(body)
+
+    def receive(self) -> tuple[Message, int | None]:
+        """The next message, and the descriptor that came with it. Raises `EOFError` or `OSError`."""
+        frame, descriptors, _, _ = socket.recv_fds(
+            self._socket, _LENGTH.size, 1, socket.MSG_CMSG_CLOEXEC
+        )
+        descriptor = descriptors[0] if descriptors else None
+        try:
+            frame += self._exactly(_LENGTH.size - len(frame)) if frame else b""
+            if not frame:
+                raise EOFError("the other end has closed")
+            (length,) = _LENGTH.unpack(frame)
+            if length > _LONGEST_BYTES:
+                raise OSError(f"a message of {length} bytes is none of ours")
+            return msgspec.msgpack.decode(self._exactly(length), type=Message), descriptor
+        except msgspec.MsgspecError as error:
+            _drop(descriptor)
+            raise OSError(f"a message that is none of ours: {error}") from error
+        except BaseException:
+            _drop(descriptor)
+            raise
+
+    def fileno(self) -> int:
+        """The socket's descriptor, readable when there is something to receive."""
+        return self._socket.fileno()
+
+    @property
+    def is_dead(self) -> bool:
+        """True once the other end has closed, whatever of it is still to be read."""
+        watch = select.poll()
+        watch.register(self._socket, 0)
+        return any(event & (select.POLLHUP | select.POLLERR) for _, event in watch.poll(0))
+
+    def arrives(self, timeout_s: float) -> bool:
+        """Wait for something to receive, if only the end."""
+        watch = select.poll()
+        watch.register(self._socket, select.POLLIN)
+        return bool(watch.poll(timeout_s * 1000))
+
+    def close(self) -> None:
+        """End the connection, though a forked child may hold a copy of it."""
+        with suppress(OSError):  # it has ended
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _exactly(self, count: int) -> bytes:
+        body = bytearray(count)
+        view = memoryview(body)
+        while view:
+            got = self._socket.recv_into(view)
+            if not got:
+                raise EOFError("the other end has closed in the middle of a message")
+            view = view[got:]
+        return bytes(body)
+
+
+def listener(address: str) -> socket.socket:
+    """Listen at `address`. Raises `OSError` if someone else does."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind("\0" + address)
+        listening.listen(_BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def _drop(descriptor: int | None) -> None:
+    if descriptor is not None:
+        os.close(descriptor)
