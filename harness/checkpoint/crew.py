@@ -62,6 +62,8 @@ class Save:
     """Why it is not to become durable."""
     committing: bool = False
     begun: bool = False
+    told: bool = False
+    """Its failure was."""
 
 
 class Crew:
@@ -79,6 +81,8 @@ class Crew:
         self._saves: dict[int, Save] = {}
         self._ended = Ended(-1, committed=False)
         self._swept = False
+        self._opening = threading.Lock()
+        self._store: Store | None = None
 
     # ── what ranks do ───────────────────────────────────────────────────────────────────────
 
@@ -121,8 +125,11 @@ class Crew:
     def give_up(self, number: int, reason: str) -> None:
         """Rank 0 does not want a save any more."""
         with self._changed:
-            if number in self._saves:
-                self._stop(self._saves[number], reason)
+            save = self._saves.get(number)
+            if save is None or save.committing:
+                return
+            self._stop(save, reason)
+        self._fail(save, reason)  # now: what writes it may be stuck
 
     # ── what the saver does ─────────────────────────────────────────────────────────────────
 
@@ -145,8 +152,11 @@ class Crew:
             return not self._members and not self._saves
 
     def store(self) -> Store:
-        """The run's storage, as the run's settings have it now."""
-        return self._open_store()
+        """The run's storage, as the run's settings have it in this attempt."""
+        with self._opening:
+            if self._store is None:
+                self._store = self._open_store()
+            return self._store
 
     # ── one save ────────────────────────────────────────────────────────────────────────────
 
@@ -257,7 +267,11 @@ class Crew:
         return len(members) == self.hello.world_size and all(member.lives for member in members)
 
     def _fail(self, save: Save, reason: str) -> None:
-        if 0 in save.parts:  # else rank 0 never began it, or tells itself what became of it
+        with (
+            self._changed
+        ):  # if rank 0 handed over nothing, the save never began, or it tells itself
+            silent, save.told = save.told or 0 not in save.parts, True
+        if not silent:
             self._tell(SaveFailed(save.place.step, Tier.STORAGE, reason), self.hello.attempt)
             warn(f"the save of step {save.place.step} failed: {reason}")
 

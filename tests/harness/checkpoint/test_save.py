@@ -132,7 +132,8 @@ def test_all_is_durable_before_the_commit_and_the_commit_after_it(run, monkeypat
         return rank.save(10)
 
     assert run.attempt(body, 1) == [True]
-    assert done == [
+    # A saver finds out meanwhile whose storage this is.
+    assert [name for name in done if name not in (".run", "link run.json")] == [
         "shard-00000-of-00001.safetensors",
         "step-00000010-1",
         "state.json",
@@ -362,13 +363,20 @@ def test_ranks_that_do_not_hold_the_same_tensors_do_not_get_mixed(run):
 
 
 def test_a_rank_that_is_not_heard_of_fails_the_save_at_the_deadline(run):
+    over = threading.Event()
+
     def body(rank: Rank) -> bool:
-        return rank.save(10) if rank.rank == 0 else False
+        if rank.rank == 1:
+            return not over.wait(DEADLINE_S)
+        saved = rank.save(10)
+        over.set()
+        return saved
 
     assert run.attempt(body, deadline_s=0.2) == [False, False]
     assert failed(run) == [(10, "no report of rank 1 within 0.2 s")]
 
 
+@pytest.mark.parametrize("run", ["alone"], indirect=True)  # a saver answers for all ranks at once
 def test_a_rank_that_still_writes_is_left_out_of_the_next_save_and_not_overwritten(run):
     disk = SlowDisk()
 
@@ -406,7 +414,7 @@ def test_a_save_that_never_ends_is_given_up_and_never_committed_later(run):
         [True, False, False]
     ]
     stuck = "the save of step 10 has not ended for 0.2 s"
-    assert failed(run) == [(10, stuck), (20, stuck)]
+    assert sorted(failed(run)) == [(10, stuck), (20, stuck)]
     assert run.steps() == []
     assert not list(run.root.glob("step-*"))
 

@@ -20,6 +20,7 @@ from harness.checkpoint.load import Found
 from harness.checkpoint.restore import choose
 from harness.checkpoint.save import Checkpointer
 from harness.checkpoint.store import Store
+from harness.checkpoint.tell import record
 from harness.checkpoint.wire import listener
 from harness.events import Event
 
@@ -106,7 +107,13 @@ class Run:
             node = nodes[rank] if nodes else None
             found = choose(store, messages, *place, resume, self.log, deadline_s, node)
             saver = Checkpointer(
-                store, messages, *place, self.log, deadline_s=deadline_s, **options
+                store,
+                messages,
+                *place,
+                self.log,
+                deadline_s=deadline_s,
+                saver=self.saver,
+                **options,
             )
             try:
                 return body(Rank(rank, store, found, saver))
@@ -145,7 +152,7 @@ class Beside:
     def __init__(self, run: Run) -> None:
         self._run = run
         self.address = f"harness-test-{uuid.uuid4().hex}"
-        self.desk = Desk(run.run_id, self._store, lambda event, _: run.log.write(event))
+        self.desk = Desk(run.run_id, self._store, lambda event, _: record(run.log, event))
         self._listening = listener(self.address)
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
