@@ -324,7 +324,7 @@ def test_the_failure_of_one_rank_is_heard_at_once_whatever_its_kind(run):
                 raise CheckpointException("no good")
             return super()._open(path, mode)
 
-    assert run.attempt(lambda rank: rank.save(10), files={1: Broken(0)}) == [False, False]
+    assert run.attempt(lambda rank: rank.save(10), files={1: Broken(10**9)}) == [False, False]
     assert failed(run) == [(10, "rank 1: CheckpointException: no good")]
 
 
