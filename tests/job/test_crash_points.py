@@ -83,6 +83,7 @@ def _whoever(point: str, nth: int, rank: int = 1) -> str:
 
 
 AFTER_SOME_SAVES = "rank-0:step.start:14=stop"
+READS = "rank-0:restore.read:3=kill;rank-1:restore.read:3=kill"
 CASES = [
     Case("before the first commit", "rank-0:step.end:1=kill"),
     Case("in the middle of a copy", "rank-1:save.copy:3=kill"),
@@ -90,7 +91,8 @@ CASES = [
     Case("between the last shard and the manifest", _whoever("save.manifest", 2, rank=0)),
     Case("between the manifest and the commit", _whoever("save.commit", 2, rank=0)),
     Case("as retention begins", _whoever("retention", 3, rank=0)),
-    Case("as a state is looked for", "rank-1:step.start:9=kill;rank-1:restore:1=kill"),
+    Case("as a first state is looked for", "rank-0:step.start:14=kill;rank-1:restore:1=kill"),
+    Case("in the middle of a file that is read", f"rank-0:step.start:14=kill;{READS}"),
     Case("between two forks", "rank-0:step.start:14=kill;fork-server:fork:4=kill"),
     Case("right after the fork", "rank-1:step.start:14=kill;rank-1:forked:1=kill"),
     Case("as the group forms", "rank-0:step.start:14=kill;rank-1:group:1=kill"),
@@ -110,7 +112,7 @@ class Row:
     store: str
     launches: int
     chosen: tuple[tuple[int, int], ...]
-    """Of each start but the first: the step that it resumed from, and the newest committed then."""
+    """Of each start but the first: the step that it resumed from, and the newest known committed."""
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +120,7 @@ def table() -> Iterator[list[Row]]:
     """Printed after the last case, for `-s`."""
     rows: list[Row] = []
     yield rows
-    print(f"\n{'point':<44} {'store':<5} {'launches':>8}  resumed (newest committed)")
+    print(f"\n{'point':<44} {'store':<5} {'launches':>8}  resumed (newest known)")
     for row in rows:
         chosen = ", ".join(f"{resumed} ({newest})" for resumed, newest in row.chosen)
         print(f"{row.point:<44} {row.store:<5} {row.launches:>8}  {chosen}")
@@ -131,9 +133,9 @@ def test_a_run_that_is_hit_there_ends_as_its_twin(case, job, twin, table):
     chosen = _chosen(job)
     table.append(Row(case.name, "file", launches, chosen))
 
-    hit = [e.event.id for e in job.entries() if isinstance(e.event, FaultInjected)]
-    assert hit, f"{case.points} was never reached"
-    assert all(resumed == newest for resumed, newest in chosen), chosen
+    assert _hits(job), f"{case.points} was never reached"
+    # What was committed in a process' last moment is not in the log, and is there all the same.
+    assert all(resumed >= newest for resumed, newest in chosen), chosen
     assert _resumed_otherwise(job, twin(RANKS)) == []
     verdict = verify(job.path, twin(RANKS))
     assert (verdict.exact, verdict.compared_steps) == (True, STEPS), verdict.detail
@@ -148,8 +150,7 @@ def _lead(case: Case, job: Job, url: str) -> int:
         flags = ("--tape", str(tape), "--checkpoints", url, "--keep", "2")
         launched = job.start(RANKS, *flags, HARNESS_POINTS=case.points)
         if case.outside is not None and launches == 1:
-            stopped = RunDir.at(job.path).hit(case.points.removesuffix("=stop"))
-            until(stopped.exists, f"{case.points} is reached", 60.0)
+            until(lambda: _hits(job), f"{case.points} is reached", 60.0)
             case.outside(Outside(job, launched.pid))
         status = launched.wait(120)
         if status == 0:
@@ -157,6 +158,11 @@ def _lead(case: Case, job: Job, url: str) -> int:
         assert status == -signal.SIGKILL, launched.printed
         until(lambda: not job.zygote.below(), "what the launcher started is gone")
     raise AssertionError(f"not finished after {LAUNCHES} launches")
+
+
+def _hits(job: Job) -> list[str]:
+    """What was hit so far."""
+    return [entry.event.id for entry in job.entries() if isinstance(entry.event, FaultInjected)]
 
 
 def _chosen(job: Job) -> tuple[tuple[int, int], ...]:
