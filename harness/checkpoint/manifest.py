@@ -140,7 +140,7 @@ def decode_commit(data: bytes) -> Commit:
     try:
         fields = json.loads(data)
         checksum = fields.pop("checksum")
-    except (ValueError, AttributeError, KeyError, TypeError) as error:
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(Rejection.TORN, f"{COMMIT} cannot be read: {error!r}") from error
     if checksum != _checksum(fields):
         raise DamagedError(Rejection.CHECKSUM, f"{COMMIT} does not have its own checksum")
@@ -189,7 +189,7 @@ def _decoded(data: bytes, form: type[_Form], name: str) -> _Form:
             reason = f"{name} has schema {schema}; this version reads 1 to {SCHEMA}"
             raise DamagedError(Rejection.UNREADABLE, reason, may_pass=schema > SCHEMA)
         return msgspec.json.decode(data, type=form)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(Rejection.UNREADABLE, f"{name} is not one: {error!r}") from error
 
 

@@ -4,7 +4,6 @@ Everything goes through fsspec, except the two promises that it cannot make: fil
 """
 
 import errno
-import json
 import os
 import re
 import socket
@@ -22,6 +21,7 @@ from fsspec.core import split_protocol, url_to_fs
 from harness.checkpoint.files import Sink, create_file, read_through, sync_directory, write_through
 from harness.checkpoint.lineage import Chain, Departure, chain
 from harness.checkpoint.manifest import COMMIT, FileRecord, Place
+from harness.checkpoint.seal import sealed, unsealed
 
 SCHEMA = 1
 _REMOVALS = 10
@@ -71,7 +71,7 @@ class Store:
     def adopt(self) -> None:
         """Mark the storage as this run's. Raises `StoreError` if it is another's."""
         self.files.makedirs(self.path(_ATTEMPTS), exist_ok=True)
-        if self.create(_RUN, _json({"schema": SCHEMA, "run_id": self.run_id})):
+        if self.create(_RUN, sealed({"schema": SCHEMA, "run_id": self.run_id})):
             sync_directory(Path(self.root).parent)
         owner = self._fields(_RUN, run_id=str)["run_id"]
         if owner != self.run_id:
@@ -98,13 +98,13 @@ class Store:
 
     def _claim(self, attempt: int) -> bytes:
         who = {"host": socket.gethostname(), "pid": os.getpid()}
-        return _json({"schema": SCHEMA, "run_id": self.run_id, "attempt": attempt, **who})
+        return sealed({"schema": SCHEMA, "run_id": self.run_id, "attempt": attempt, **who})
 
     def record_lineage(self, attempt: int, parent: int | None, step: int) -> None:
         """Write down, once, what `attempt` resumed from. Raises `StoreError` the second time."""
         fields = {"attempt": attempt, "parent": parent, "step": step}
         path = f"{_ATTEMPTS}/{attempt:05d}.json"
-        if not self.create(path, _json({"schema": SCHEMA, "run_id": self.run_id, **fields})):
+        if not self.create(path, sealed({"schema": SCHEMA, "run_id": self.run_id, **fields})):
             raise StoreError(
                 f"attempt {attempt} has chosen its state already ({path} exists):"
                 " every start claims an attempt number of its own"
@@ -115,13 +115,19 @@ class Store:
         found: dict[int, Departure] = {}
         for attempt in self._numbers(_DEPARTURE):
             record = f"{_ATTEMPTS}/{attempt:05d}.json"
-            fields = self._fields(record, parent=int | None, step=int)
+            fields = self._fields(record, attempt=int, parent=int | None, step=int)
+            if fields["attempt"] != attempt:
+                raise self._damaged(record, f"it is that of attempt {fields['attempt']}")
             found[attempt] = Departure(fields["parent"], fields["step"])
         return found
 
     def chain(self) -> Chain:
-        """The attempts that count now."""
-        return chain(self.departures())
+        """The attempts that count now. Raises `StoreError` where their records cannot all be true."""
+        departures = self.departures()
+        try:
+            return chain(departures)
+        except ValueError as error:
+            raise StoreError(f"{self.path(_ATTEMPTS)}: {error}") from None
 
     def _numbers(self, form: re.Pattern[str]) -> list[int]:
         matches = (form.fullmatch(name) for name in self._names(_ATTEMPTS))
@@ -224,18 +230,24 @@ class Store:
         Raises `StoreError` if it is damaged.
         """
         try:
-            fields: dict[str, Any] = json.loads(self.read(name))
+            fields = unsealed(self.read(name))
             if not 1 <= fields["schema"] <= SCHEMA:
                 raise ValueError(f"schema {fields['schema']}; this version reads 1 to {SCHEMA}")
             for key, kind in kinds.items():
                 if not isinstance(fields[key], kind):
                     raise TypeError(f"{key} = {fields[key]!r}")
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(
-                f"{self.path(name)} is damaged ({error!r}); it says which checkpoints count, so"
-                " nothing here is resumed from until it is put right"
-            ) from error
+        except KeyError as error:
+            raise self._damaged(name, f"{error} is missing") from error
+        except (ValueError, TypeError) as error:
+            raise self._damaged(name, str(error)) from error
         return fields
+
+    def _damaged(self, name: str, reason: str) -> StoreError:
+        return StoreError(
+            f"{self.path(name)} is damaged ({reason}); it says which checkpoints count, so nothing"
+            " here is resumed from: put it back from a copy, or move it away to go on without"
+            " what it says"
+        )
 
     def _names(self, directory: str) -> list[str]:
         listed: list[Any] = self.files.ls(self.path(directory), detail=False)
@@ -254,7 +266,3 @@ def _located(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
         raise StoreError(f"checkpoints at {url!r}: {protocol}:// {why}; use file:///some/path")
     files, root = url_to_fs(url, use_listings_cache=False)
     return files, root
-
-
-def _json(fields: dict[str, Any]) -> bytes:
-    return json.dumps(fields).encode() + b"\n"

@@ -1,6 +1,6 @@
 import errno
-import json
 import threading
+from pathlib import Path
 
 import pytest
 from torch.distributed import HashStore
@@ -8,6 +8,7 @@ from torch.distributed import HashStore
 from harness.checkpoint.lineage import Departure
 from harness.checkpoint.manifest import COMMIT, Place, record
 from harness.checkpoint.messages import Channel, SilenceError
+from harness.checkpoint.seal import unsealed
 from harness.checkpoint.store import Store, StoreError
 
 
@@ -19,7 +20,8 @@ def store(tmp_path):
 @pytest.mark.parametrize("form", ["file://{}/here", "{}/here", "local://{}/here"])
 def test_a_store_is_opened_by_url_or_path(tmp_path, form):
     store = Store.open(form.format(tmp_path), "run")
-    assert json.loads((tmp_path / "here/run.json").read_text()) == {"schema": 1, "run_id": "run"}
+    owner = {"schema": 1, "run_id": "run"}
+    assert unsealed((tmp_path / "here/run.json").read_bytes()) == owner
     assert store.places() == []
 
 
@@ -232,3 +234,32 @@ def test_the_inventory_names_every_file_with_its_size(store):
     assert held == {"run.json": store.size("run.json"), "step-00000010-1/a": 3}
     assert store.modified(f"{place.name}/a") is not None
     assert store.modified(f"{place.name}/b") is None
+
+
+def test_a_record_of_lineage_with_any_bit_flipped_says_what_it_said_or_nothing(store):
+    store.record_lineage(2, 1, 20)
+    told = store.departures()
+    path = Path(store.path("attempts", "00002.json"))
+    data = path.read_bytes()
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        try:
+            assert store.departures() == told
+        except StoreError as error:
+            assert "put it back from a copy" in str(error)  # noqa: PT017
+
+
+def test_the_record_of_another_attempt_is_not_taken_for_this_one_s(store):
+    store.record_lineage(1, None, 0)
+    data = Path(store.path("attempts", "00001.json")).read_bytes()
+    Path(store.path("attempts", "00002.json")).write_bytes(data)
+    with pytest.raises(StoreError, match=r"00002.json is damaged \(it is that of attempt 1\)"):
+        store.chain()
+
+
+def test_records_that_cannot_all_be_true_are_the_storage_s_mistake(store):
+    store.record_lineage(2, 3, 20)
+    with pytest.raises(StoreError, match="attempt 2 claims to descend from attempt 3"):
+        store.chain()
