@@ -72,8 +72,8 @@ def is_first_of_launch(run_dir: RunDir, launcher: int) -> bool:
     """
     try:
         earlier = msgspec.json.decode(run_dir.worker(0).read_bytes())
-        same_boot, ticks = earlier["boot_id"] == boot_id(), earlier["start_ticks"]
-    except (OSError, KeyError, TypeError, msgspec.DecodeError):
+        same_boot, ticks = earlier["boot_id"] == boot_id(), int(earlier["start_ticks"])
+    except (OSError, KeyError, TypeError, ValueError, msgspec.MsgspecError, RecursionError):
         return True
     return not same_boot or ticks < start_ticks(launcher)
 

@@ -14,7 +14,8 @@ class RunDir:
     @classmethod
     def at(cls, path: str | os.PathLike[str]) -> "RunDir":
         """The run directory at `path`, made absolute; nothing is created."""
-        return cls(Path(path).expanduser().absolute())
+        # Unlike pathlib's, this leaves the `~` of a user that is not there as it is, as a shell does.
+        return cls(Path(os.path.expanduser(path)).absolute())  # noqa: PTH111
 
     def create(self) -> None:
         """Make the directory and the folders that every run has. Existing ones stay as they are."""

@@ -4,18 +4,25 @@ Precedence: flag, environment (`HARNESS_…`), `run.toml` of an earlier launch, 
 """
 
 import json
+import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import index
 from pathlib import Path
 from typing import Any
 
 from harness.replace import replace_file
+from harness.rundir import RunDir
 
 SCHEMA = 1
 ENVIRONMENT_PREFIX = "HARNESS_"
 FIXED = ("checkpoints", "seed")
 """What a run that goes on must leave as it was: other values would make it another run."""
+
+MOST = (1 << 63) - 1
+"""Bound of every number: random streams take no larger seed, and caches hold none."""
+_SHOWN = 60
 
 FOR_ONE_LAUNCH = ("resume",)
 """What the next launch in the same directory must be asked for again."""
@@ -132,31 +139,58 @@ def changed(before: Mapping[str, Setting], now: Mapping[str, Setting]) -> list[s
 
 
 def _converted(key: str, raw: Any) -> str | int | float | bool:
-    """`raw` as the type of setting `key`, within its range."""
+    """`raw` as the type of setting `key`, within its range. Raises `ValueError`."""
     default = DEFAULTS[key]
     if isinstance(default, bool):
-        known = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+        return _truth(key, raw)
+    return _whole(key, raw) if isinstance(default, int) else _words(key, raw)
+
+
+def _truth(key: str, raw: Any) -> bool:
+    known = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    word = str(raw).lower()
+    if word not in known:
+        raise ValueError(f"{key} = {_shown(raw)} is neither true nor false")
+    return known[word]
+
+
+def _whole(key: str, raw: Any) -> int:
+    try:
         if isinstance(raw, bool):
-            return raw
-        if str(raw).lower() in known:
-            return known[str(raw).lower()]
-        raise ValueError(f"{key} = {raw!r} is neither true nor false")
-    if isinstance(default, int):
-        try:
-            if isinstance(raw, bool | float):
-                raise TypeError
-            number = int(raw)
-        except (TypeError, ValueError):
-            raise ValueError(f"{key} = {raw!r} is not a whole number") from None
-        least = 1 if key in ("keep", "shard_bytes") else 0
-        if number < least:
-            raise ValueError(f"{key} = {number} is below {least}")
-        return number
-    if key == "resume" and str(raw) not in ("auto", "fresh") and not str(raw).isdecimal():
-        raise ValueError(f"resume = {raw!r} is neither 'auto', 'fresh' nor a step")
-    if key == "checkpoints" and raw and "://" not in str(raw) and "::" not in str(raw):
-        return str(Path(raw).expanduser().absolute())  # the next launch may be made elsewhere
-    return str(raw)
+            raise TypeError
+        number = int(raw) if isinstance(raw, str) else index(raw)
+    except (TypeError, ValueError):
+        raise ValueError(f"{key} = {_shown(raw)} is not a whole number") from None
+    least = 1 if key in ("keep", "shard_bytes") else 0
+    if number < least:
+        raise ValueError(f"{key} = {_shown(number)} is below {least}")
+    if number > MOST:
+        raise ValueError(f"{key} = {_shown(number)} is above {MOST}")
+    return number
+
+
+def _words(key: str, raw: Any) -> str:
+    if not isinstance(raw, str | int | os.PathLike) or isinstance(raw, bool) or "\0" in str(raw):
+        raise ValueError(f"{key} = {_shown(raw)} is not a text")
+    text = str(raw)
+    if key == "resume" and text not in ("auto", "fresh") and not _is_step(text):
+        raise ValueError(f"resume = {_shown(raw)} is neither 'auto', 'fresh' nor a step")
+    if key == "checkpoints" and text and "://" not in text:
+        return str(RunDir.at(text).path)  # the next launch may be made elsewhere
+    return text
+
+
+def _is_step(text: str) -> bool:
+    return text.isdecimal() and len(text) <= len(str(MOST)) and int(text) <= MOST
+
+
+def _shown(raw: Any) -> str:
+    """`raw` in a message that has to fit a screen."""
+    try:
+        text = repr(raw)
+    except ValueError:  # Python does not write integers of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 # ── run.toml ────────────────────────────────────────────────────────────────────────────────────
@@ -218,7 +252,7 @@ def read(path: Path) -> Record | None:
         )
     except FileNotFoundError:
         return None
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read as a run's settings: {error}") from error
 
 

@@ -190,10 +190,10 @@ class SlotWriter:
 
 
 def read(path: Path) -> Slot | None:
-    """What the slot says, or None where there is none or its writer died in the middle of a write."""
+    """What the slot says, or None where none can be read or its writer died in the middle of a write."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
         return None
     try:
         for _ in range(100):
@@ -203,6 +203,8 @@ def read(path: Path) -> Slot | None:
             (version,) = _VERSION.unpack_from(raw, 0)
             if version % 2 == 0 and os.pread(descriptor, _VERSION.size, 0) == raw[: _VERSION.size]:
                 return _decoded(raw)
+    except OSError:  # a folder, a pipe
+        return None
     finally:
         os.close(descriptor)
     return None

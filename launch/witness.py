@@ -87,6 +87,6 @@ def _read(path: Path) -> dict[str, Any] | None:
     """A JSON object; None if there is none, or if a killed process left half of it."""
     try:
         content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None

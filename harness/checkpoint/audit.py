@@ -96,7 +96,7 @@ def was_set_aside(store: Store, place: Place) -> SetAside | None:
         return None
     try:
         return msgspec.json.decode(raw, type=SetAside)
-    except msgspec.DecodeError as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         return SetAside(Rejection.UNREADABLE, f"{REJECTED} itself is damaged: {error}", 0, 0)
 
 

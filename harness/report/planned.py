@@ -37,5 +37,5 @@ def _faults(lines: list[str]) -> Iterator[Planned]:
             yield Planned(
                 str(found["id"]), str(found["kind"]), str(found["target"]), float(found["at_s"])
             )
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             continue  # the header, or a line that was cut

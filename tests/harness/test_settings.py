@@ -1,5 +1,9 @@
+import re
 from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
 
+import numpy
 import pytest
 
 from harness import settings
@@ -39,9 +43,13 @@ def test_all_mistakes_of_all_layers_make_one_message():
     ]
 
 
-@pytest.mark.parametrize("value", [2.5, 2.0, True, None, "2.5"])
+@pytest.mark.parametrize(
+    "value", [2.5, 2.0, True, None, "2.5", Fraction(5, 2), numpy.float32(2), b"2", [2]]
+)
 def test_a_number_is_never_made_whole_by_cutting_it(value):
-    with pytest.raises(ValueError, match=rf"join: keep = {value!r} is not a whole number"):
+    with pytest.raises(
+        ValueError, match=re.escape(f"join: keep = {value!r} is not a whole number")
+    ):
         settings.resolve([("join", {"keep": value})])
 
 
@@ -145,3 +153,38 @@ def test_a_folder_of_checkpoints_is_the_same_wherever_the_next_launch_is_made(
     monkeypatch.chdir(tmp_path)
     found = settings.resolve([("join", {"checkpoints": asked})])["checkpoints"].value
     assert str(found).replace(str(tmp_path), "/folder") == kept
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("seed", 1 << 63, "seed = 9223372036854775808 is above 9223372036854775807"),
+        ("seed", "1" + "0" * 4000, f"seed = 1{'0' * 59}… is above 9223372036854775807"),
+        pytest.param(
+            *("seed", 10**5000, f"seed = a number of thousands of digits is above {2**63 - 1}"),
+            id="a number that Python does not write",
+        ),
+        ("keep", "9" * 5000, f"keep = '{'9' * 59}… is not a whole number"),
+        ("resume", "9" * 5000, f"resume = '{'9' * 59}… is neither 'auto', 'fresh' nor a step"),
+        ("resume", -1, "resume = -1 is neither 'auto', 'fresh' nor a step"),
+        ("resume", True, "resume = True is not a text"),
+        ("checkpoints", None, "checkpoints = None is not a text"),
+        ("checkpoints", "a\0b", "checkpoints = 'a\\x00b' is not a text"),
+        ("exact", "x" * 5000, f"exact = '{'x' * 59}… is neither true nor false"),
+    ],
+)
+def test_a_value_out_of_its_range_is_named_in_a_line_that_fits_a_screen(key, value, message):
+    with pytest.raises(ValueError, match=key) as caught:
+        settings.resolve([("join", {key: value})])
+    assert str(caught.value) == f"join: {message}"
+
+
+def test_a_folder_may_be_given_as_a_path_and_a_step_as_a_number(tmp_path):
+    resolved = settings.resolve([("join", {"checkpoints": tmp_path, "resume": 30})])
+    assert (resolved["checkpoints"].value, resolved["resume"].value) == (str(tmp_path), "30")
+
+
+def test_the_home_of_nobody_is_a_folder_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = settings.resolve([("flag", {"checkpoints": "~nobody-here/x"})])["checkpoints"].value
+    assert found == str(Path.cwd() / "~nobody-here" / "x")

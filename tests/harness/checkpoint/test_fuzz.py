@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.distributed import HashStore
 
+from harness.checkpoint.follow import RestoreError
 from harness.checkpoint.manifest import (
     Commit,
     DamagedError,
@@ -20,7 +21,7 @@ from harness.checkpoint.manifest import (
     encode_commit,
     record,
 )
-from harness.checkpoint.restore import RestoreError, choose
+from harness.checkpoint.restore import choose
 from harness.checkpoint.store import Store, StoreError
 from tests.damage import DEEP, WILD, flipped, spoilt
 from tests.harness.checkpoint.world import Log, Run
@@ -122,8 +123,8 @@ def test_what_a_whole_manifest_claims_is_checked(committed: Path, tmp_path: Path
     shutil.copytree(committed, root)
     place = root / "step-00000030-2"
     manifest = json.loads((place / "manifest.json").read_bytes())
-    node, *path = (manifest, *claim)
-    *keys, last, value = path
+    node = manifest
+    *keys, last, value = claim
     for key in keys:
         node = node[key]
     node[last] = value
@@ -140,3 +141,10 @@ def reseal(place: Path, manifest: FileRecord) -> None:
     (place / "commit.json").write_bytes(
         encode_commit(Commit(1, "run", at.step, at.attempt, manifest))
     )
+
+
+@pytest.mark.parametrize("content", WILD)
+def test_a_wild_mark_of_damage_is_a_mark_of_damage(committed: Path, tmp_path: Path, content: bytes):
+    shutil.copytree(committed, tmp_path / "checkpoints")
+    (tmp_path / "checkpoints" / "step-00000030-2" / "rejected.json").write_bytes(content)
+    assert resumed(tmp_path / "checkpoints") == 20
