@@ -1,0 +1,269 @@
+"""The goodput of very many simulated runs, without walking through any of them.
+
+Between two failures the number of committed intervals is a division. Failures do not depend on the
+interval, so one set of them serves every interval: what differs between intervals is no chance.
+The counts are those of `loop.py`; sums differ in the last digits, for they add up in another order.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.quantities import checked
+from harness.simulation.draws import SEEDS, mulberry32, valid_seed
+from harness.simulation.failures import Failures, Renewal
+from harness.simulation.laws import Exponential, Law, Weibull
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+_AT_ONCE = 1 << 15
+"""Gaps that are worked on together: as many as stay in a core's own cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What came of every run; rows are intervals, columns are seeds."""
+
+    intervals_s: Sequence[float]
+    seeds: Sequence[int]
+    committed: Counts
+    """Intervals of work that were saved."""
+    failures: Counts
+    end_s: Floats
+    """The end of the last stretch of each run."""
+    lost_s: Floats
+    save_s: float
+    restart_s: float
+
+    @property
+    def work_s(self) -> Floats:
+        """Work that was kept."""
+        work: Floats = np.multiply(self.committed, np.asarray(self.intervals_s)[:, None])
+        return work
+
+    @property
+    def goodput(self) -> Floats:
+        """The share of each run that was kept."""
+        share: Floats = np.divide(self.work_s, self.end_s)
+        return share
+
+    def totals_s(self, place: int, column: int) -> dict[str, float]:
+        """Seconds by kind of one run."""
+        committed, failures = self.committed[place, column], self.failures[place, column]
+        return {
+            "work": float(committed * self.intervals_s[place]),
+            "checkpoint": float(committed * self.save_s),
+            "lost": float(self.lost_s[place, column]),
+            "restart": float(failures * self.restart_s),
+        }
+
+
+def sweep(
+    failures: Failures,
+    intervals_s: Sequence[float],
+    *,
+    save_s: float,
+    restart_s: float,
+    horizon_s: float,
+    seeds: Sequence[int],
+) -> Sweep:
+    """Every interval under the failures of every seed. What it needs of memory is its result."""
+    if not intervals_s or not seeds:
+        raise ValueError("no interval or no seed to simulate: give at least one of each")
+    for interval_s in intervals_s:
+        checked("interval_s", interval_s, above=0)
+    checked("save_s", save_s, at_least=0)
+    checked("restart_s", restart_s, at_least=0)
+    checked("horizon_s", horizon_s, above=0)
+    shape = (len(intervals_s), len(seeds))
+    told = Sweep(
+        intervals_s,
+        seeds,
+        np.zeros(shape, np.int64),
+        np.zeros(shape, np.int64),
+        np.zeros(shape),
+        np.zeros(shape),
+        save_s,
+        restart_s,
+    )
+    never_s = horizon_s + 2 * (max(intervals_s) + save_s)
+    filler_s = (min(intervals_s) + save_s) / 2
+    first = 0
+    while first < len(seeds):
+        gaps = _gaps(failures, seeds[first:], restart_s, horizon_s, never_s)
+        columns = slice(first, first + len(gaps))
+        cycles = _cycles(gaps, restart_s, horizon_s, filler_s)
+        for place in range(len(intervals_s)):
+            _count(told, place, columns, cycles, horizon_s)
+        first += len(gaps)
+    return told
+
+
+# ── failures ────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _Cycles:
+    """From the start, or the end of a restart, to the next failure; rows are seeds."""
+
+    starts_s: Floats
+    gaps_s: Floats
+    """Of the cycles that end before the horizon whatever the interval; then less than any interval."""
+    whole: Counts
+    """How many those are."""
+    up_s: Floats
+    """Their sum."""
+    last_start_s: Floats
+    """When the cycle begins in which the horizon lies …"""
+    last_gap_s: Floats
+    """… how long after that it fails …"""
+    last_end_s: Floats
+    """… and when the restart after that is over."""
+
+
+def _cycles(gaps: Floats, restart_s: float, horizon_s: float, filler_s: float) -> _Cycles:
+    starts = _starts(gaps, restart_s)
+    whole = (starts < horizon_s).sum(axis=1) - 1
+    rows = np.arange(len(gaps))
+    last_gap = gaps[rows, whole]
+    used = int(whole.max())
+    within = np.arange(used) < whole[:, None]
+    kept = np.where(within, gaps[:, :used], filler_s)
+    up = np.where(within, gaps[:, :used], 0.0).sum(axis=1)
+    last = starts[rows, whole], last_gap, starts[rows, whole + 1]
+    return _Cycles(starts, kept, whole, up, *last)
+
+
+def _gaps(
+    failures: Failures, seeds: Sequence[int], restart_s: float, horizon_s: float, never_s: float
+) -> Floats:
+    """Time to the next failure from the start and the end of each restart, for some of the seeds.
+
+    Enough of them that the last restart ends beyond the horizon.
+    """
+    if not isinstance(failures, Renewal):
+        told = list(_told(failures, seeds[0], restart_s, horizon_s, never_s))
+        return np.array([told])
+    expected = horizon_s / (failures.gap.mean_s + restart_s)
+    draws = int(expected + 4 * expected**0.5) + 16
+    seeds = seeds[: max(1, _AT_ONCE // draws)]
+    while True:
+        gaps = np.minimum(quantiles_s(failures.gap, uniforms(seeds, draws)), never_s)
+        if _starts(gaps, restart_s)[:, -1].min() >= horizon_s:
+            return gaps
+        draws *= 2
+
+
+def _told(
+    failures: Failures, seed: int, restart_s: float, horizon_s: float, never_s: float
+) -> Iterator[float]:
+    """The same of one seed, for failures that have to be asked for one by one."""
+    following, now_s = failures.begin(mulberry32(seed)), 0.0
+    while now_s < horizon_s:
+        fail_s = following(now_s).at_s
+        yield min(fail_s - now_s, never_s)
+        now_s = fail_s + restart_s
+
+
+def _starts(gaps: Floats, restart_s: float) -> Floats:
+    """When each cycle begins, added up in the order in which the loop does."""
+    rows, count = gaps.shape
+    steps = np.empty((rows, 2 * count + 1))
+    steps[:, 0], steps[:, 1::2], steps[:, 2::2] = 0, gaps, restart_s
+    whole: Floats = np.cumsum(steps, axis=1)
+    return whole[:, 0::2]
+
+
+def uniforms(seeds: Sequence[int], count: int) -> Floats:
+    """The first `count` numbers of mulberry32 for each seed: its state is the seed plus a multiple."""
+    start = np.array([valid_seed(seed) for seed in seeds], np.uint32)[:, None]
+    t = start + np.arange(1, count + 1, dtype=np.uint32) * np.uint32(0x6D2B79F5)
+    t = (t ^ (t >> np.uint32(15))) * (t | np.uint32(1))
+    t ^= t + (t ^ (t >> np.uint32(7))) * (t | np.uint32(61))
+    numbers: Floats = np.divide(t ^ (t >> np.uint32(14)), SEEDS)
+    return numbers
+
+
+def quantiles_s(law: Law, u: Floats) -> Floats:
+    """`law.quantile_s` of every number."""
+    match law:
+        case Exponential():
+            return -np.log(1 - u) * law.mean_s
+        case Weibull():
+            return law.scale_s * (-np.log(1 - u)) ** (1 / law.shape)
+        case _:
+            slowly: Floats = np.vectorize(law.quantile_s, otypes=[float])(u)
+            return slowly
+
+
+# ── intervals ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _count(told: Sweep, place: int, columns: slice, cycles: _Cycles, horizon_s: float) -> None:
+    """Fill in the runs of one interval, for the seeds of `columns`."""
+    interval_s, save_s = told.intervals_s[place], told.save_s
+    whole_s = interval_s + save_s
+    in_whole = _committed(cycles, interval_s, save_s).sum(axis=1)
+    in_last, finishes = _last(cycles, interval_s, save_s, horizon_s)
+    committed = (in_whole + in_last).astype(np.int64)
+    told.committed[place, columns] = committed
+    told.failures[place, columns] = cycles.whole + ~finishes
+    finish_s = cycles.last_start_s + in_last * whole_s
+    told.end_s[place, columns] = np.where(finishes, finish_s, cycles.last_end_s)
+    lost_in_last_s = np.where(finishes, 0.0, cycles.last_gap_s - in_last * whole_s)
+    told.lost_s[place, columns] = cycles.up_s - in_whole * whole_s + lost_in_last_s
+
+
+def _committed(cycles: _Cycles, interval_s: float, save_s: float) -> Floats:
+    """How many intervals are saved in each of the cycles that end before the horizon."""
+    whole_s = interval_s + save_s
+    quotient = cycles.gaps_s * (1 / whole_s)
+    counts = np.floor(quotient)
+    quotient -= counts
+    doubt = _doubt(cycles, whole_s)
+    if quotient.size and (quotient.min() < doubt or quotient.max() > 1 - doubt):
+        for row, column in np.argwhere((quotient < doubt) | (quotient > 1 - doubt)):
+            start_s, gap_s = cycles.starts_s[row, column], cycles.gaps_s[row, column]
+            walked = _walk(start_s, start_s + gap_s, interval_s, save_s, np.inf)
+            counts[row, column] = walked[0]
+    return counts
+
+
+def _last(
+    cycles: _Cycles, interval_s: float, save_s: float, horizon_s: float
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """How many intervals are saved in each last cycle, and whether it comes to the horizon unharmed."""
+    whole_s = interval_s + save_s
+    fits, needed = cycles.last_gap_s / whole_s, (horizon_s - cycles.last_start_s) / whole_s
+    saved, most = np.floor(fits), np.ceil(needed)
+    finishes = saved >= most
+    doubt = _doubt(cycles, whole_s)
+    close = (np.abs(fits - np.rint(fits)) < doubt) | (np.abs(needed - np.rint(needed)) < doubt)
+    saved = np.minimum(saved, most)
+    for row in np.flatnonzero(close):
+        start_s, gap_s = cycles.last_start_s[row], cycles.last_gap_s[row]
+        saved[row], finishes[row] = _walk(start_s, start_s + gap_s, interval_s, save_s, horizon_s)
+    return saved, finishes
+
+
+def _doubt(cycles: _Cycles, whole_s: float) -> float:
+    """How far the loop's clock may be off a division, in intervals: it rounds at every addition."""
+    longest_s = float(max(cycles.gaps_s.max(initial=0.0), cycles.last_gap_s.max()))
+    rounding_s = float(np.spacing(cycles.last_end_s.max()))
+    return min(0.5, 2 * (longest_s / whole_s + 2) * rounding_s / whole_s)
+
+
+def _walk(
+    now_s: float, fail_s: float, interval_s: float, save_s: float, horizon_s: float
+) -> tuple[int, bool]:
+    """What the loop does in one cycle, addition by addition, where a division cannot tell."""
+    count = 0
+    while now_s < horizon_s:
+        saved_s = now_s + interval_s + save_s
+        if fail_s < saved_s:
+            return count, False
+        now_s, count = saved_s, count + 1
+    return count, True
