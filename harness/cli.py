@@ -20,6 +20,7 @@ from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
+import harness.stored
 from harness.rundir import RunDir
 
 DONE = 0
@@ -27,6 +28,7 @@ NO = 1
 USAGE = 2
 GROUP = "harness.commands"
 DISTRIBUTION = "resilience-harness"
+CHECKPOINT = "checkpoint"
 
 Flag = Parameter(negative="")
 
@@ -63,7 +65,16 @@ def _of_another_room(point: importlib.metadata.EntryPoint, arguments: list[str])
     return status
 
 
+def _checkpoint(arguments: list[str]) -> int:
+    """`harness checkpoint …`, whose imports the other commands need not wait for."""
+    from harness.stored import command
+
+    return command.main(arguments)
+
+
 def _own(arguments: list[str], others: Mapping[str, importlib.metadata.EntryPoint]) -> int:
+    if arguments[:1] == [CHECKPOINT]:
+        return _checkpoint(arguments[1:])
     app = _app(others)
     try:
         command, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=True)
@@ -84,6 +95,7 @@ def _app(others: Mapping[str, importlib.metadata.EntryPoint]) -> App:
     )
     for command in (report, verify, export):
         app.command(command)
+    app.command(App(name=CHECKPOINT, help=harness.stored.HELP))
     for name, point in others.items():
         app.command(App(name=name, help=_first_sentence(point)))
     return app

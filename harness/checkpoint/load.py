@@ -99,6 +99,19 @@ def take(arena: Arena, place: Place, rank: int) -> Found:
         )
 
 
+def everything(arena: Arena) -> tuple[Any, list[Any]]:
+    """The tree of all ranks and that of each, out of an arena that has room for all of them."""
+    memory = arena.private()
+    begin, end = arena.layout.state
+    with told_as_damage():
+        skeletons = json.loads(memory[begin:end])
+        own = [
+            unflatten(skeleton, _tensors(arena, memory, f"rank-{rank}/"))
+            for rank, skeleton in enumerate(skeletons["own"])
+        ]
+        return unflatten(skeletons["shared"], _tensors(arena, memory, "shared/")), own
+
+
 def _tensors(arena: Arena, memory: mmap.mmap, prefix: str) -> dict[str, Tensor]:
     """Every tensor under `prefix`, each a storage of its own: a copy of one copies no other."""
     return {

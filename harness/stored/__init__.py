@@ -1,0 +1,3 @@
+"""`harness checkpoint`: what people do with stored checkpoints by hand."""
+
+HELP = "List, verify, remove, export and import checkpoints."

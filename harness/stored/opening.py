@@ -1,0 +1,60 @@
+"""From what people name to a store: a run directory, or the URL of a run's checkpoints."""
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import settings
+from harness.checkpoint.store import Store, StoreError
+from harness.rundir import RunDir
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A store that is there."""
+
+    store: Store
+    newest_attempt: int = 0
+    """The highest attempt of which the run directory knows, if it was named."""
+
+
+def opened(where: str) -> Opened:
+    """The checkpoints of the run at `where`; nothing is written.
+
+    Raises `StoreError` where there are none.
+    """
+    run_dir = None if "://" in where else RunDir.at(where)
+    record = None if run_dir is None else settings.read(run_dir.settings)
+    if run_dir is None or record is None:
+        return Opened(Store.existing(where))
+    asked = settings.values(record.settings)
+    store = Store.existing(asked.checkpoints or str(run_dir.checkpoints), asked.shard_bytes)
+    if store.run_id != record.run_id:
+        raise StoreError(
+            f"{store.root} holds the checkpoints of run {store.run_id!r}, and {where} is run"
+            f" {record.run_id!r}"
+        )
+    return Opened(store, run_dir.newest_attempt())
+
+
+def begun(where: str, script: str | None) -> Opened:
+    """The same, of a run that need not be there: then it is made, for `script` to go on with."""
+    if "://" in where:
+        return opened(where)
+    run_dir = RunDir.at(where)
+    record = settings.read(run_dir.settings)
+    if record is None:
+        if script is None:
+            raise StoreError(
+                f"there is no run at {where}: say which script will go on with the checkpoint"
+                " (--script train.py), and the run is made"
+            )
+        if run_dir.path.exists() and any(run_dir.path.iterdir()):
+            raise StoreError(f"{where} is not empty and holds no run: name another directory")
+        run_dir.create()
+        run_id = f"{Path(script).stem}-{secrets.token_hex(4)}"
+        record = settings.Record(run_id, (script,), settings.resolve([]), {})
+        settings.write(run_dir.settings, record)
+    asked = settings.values(record.settings)
+    url = asked.checkpoints or str(run_dir.checkpoints)
+    return Opened(Store.open(url, record.run_id, asked.shard_bytes), run_dir.newest_attempt())
