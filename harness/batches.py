@@ -10,6 +10,7 @@ from torch import distributed as dist
 from torch.utils.data import DataLoader
 
 from harness.sampler import ResumableSampler, place
+from harness.shield import shield
 from harness.slots import Stage
 
 Batch = TypeVar("Batch")
@@ -39,6 +40,8 @@ class Batches(Generic[Batch]):
         self._restarts = -1
         self._ids: list[NDArray[np.int64]] = []
         self._generator: torch.Generator | None = None
+        if isinstance(loader, DataLoader):
+            shield(loader)
         if isinstance(loader, DataLoader) and loader.generator is None:
             self._generator = loader.generator = torch.Generator()
             self._seed([0, place("RANK", dist.get_rank, alone=0)])

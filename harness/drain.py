@@ -1,23 +1,30 @@
 """How all ranks agree on the step after which they leave, without talking to each other in any step.
 
-A rank may be inside a collective, unable to answer, when the launcher asks. So a thread of each
-rank answers for it: it says which step the rank is in, and the job leaves after the highest.
+A rank may be inside a collective, unable to answer, when the launcher asks, or another rank that was
+sent SIGTERM. So a thread of each rank answers for it: it says which step the rank is in, and the job
+leaves after the highest.
 """
 
 import threading
 
 from torch.distributed import Store
 
+from harness.notice import Notice
+
 REQUEST = "harness/drain"
-"""The key that the launcher sets in the attempt's store, outside of the ranks' own prefix."""
+"""The key that whoever is told to leave sets in the attempt's store; under our launcher outside of the
+ranks' own prefix, where it looks too. Its value says who was told."""
 POLL_S = 0.2
 
 
 class Drain:
     """One rank's part of the agreement. `at_boundary` is for the training loop alone."""
 
-    def __init__(self, request: Store, messages: Store, rank: int, world_size: int) -> None:
+    def __init__(
+        self, request: Store, messages: Store, rank: int, world_size: int, notice: Notice
+    ) -> None:
         self._request = request
+        self._notice = notice
         self._messages = messages
         self._rank = rank
         self._world_size = world_size
@@ -42,6 +49,7 @@ class Drain:
     def close(self) -> None:
         """Stop listening."""
         self._closed.set()
+        self._notice.call()
         self._thread.join()
 
     def _listen(self) -> None:
@@ -63,8 +71,10 @@ class Drain:
             self._agreed.set()
 
     def _await_request(self) -> bool:
-        """True once the launcher asks; False if this rank is done first."""
+        """True once anybody asks; False if this rank is done first."""
         while not self._request.check([REQUEST]):
-            if self._closed.wait(POLL_S):
+            if self._notice.wait(POLL_S):
+                self._request.set(REQUEST, f"SIGTERM to rank {self._rank}")
+            elif self._closed.is_set():
                 return False
         return True

@@ -28,6 +28,7 @@ from harness.drain import Drain
 from harness.enrolment import device_of, enrol, form_group, launched_by_us
 from harness.events import EXIT_CODES, Outcome, Tier
 from harness.membership import Membership, another_client, connect, without_prefix
+from harness.notice import Notice
 from harness.observed import Evaluation
 from harness.points import Point, reach
 from harness.rundir import RunDir
@@ -39,6 +40,8 @@ from harness.voice import Voice
 LOG = logging.getLogger("harness")
 DURABLE_WITHIN_S = 600.0
 """How long the last save may take to become durable before the run counts as failed."""
+TORCHRUN_GRACE_S = 30.0
+"""What torchrun gives its ranks between SIGTERM and SIGKILL."""
 
 
 def join(*, run: str | None = None, **chosen: Any) -> "Job":
@@ -70,10 +73,11 @@ class Job:
         self._messages = messages
         self._protected = Protected(member.world_size)
         self._settled: list[DistributedDataParallel] = []
-        self._step: int | None = None
         self._done = False
-        self._stopping = False
+        self._step: int | None = None
         """Steps begun; None while the state to go on from is not in place."""
+        self._stopping = False
+        self._notice = Notice()
 
         threads = exactness.threads_for(self.settings.threads, member.local_world_size)
         self._switches = exactness.pin(threads, self.device, self.settings.exact)
@@ -189,7 +193,7 @@ class Job:
         step = self._resume(total)
         drain = self._drain()
         while step < total:
-            if drain is not None and drain.at_boundary(step):
+            if drain.at_boundary(step):
                 self._leave(step)
             self._step = step + 1
             reach(Point.STEP_START)
@@ -206,8 +210,7 @@ class Job:
             self._check_switches()
             if step < total:
                 self._saver.at_step(step, self._protected.shared, self._own)
-        if drain is not None:
-            drain.close()
+        drain.close()
         self._finish(step)
 
     # ── what is saved, and what is proved ───────────────────────────────────────────────────
@@ -315,18 +318,23 @@ class Job:
         if self.rank == 0:
             LOG.warning("harness: bits may differ from here on: %s", "; ".join(differences))
 
-    def _drain(self) -> Drain | None:
-        if not launched_by_us():
-            return None
-        request = another_client(without_prefix(self._messages))
-        return Drain(request, another_client(self._messages), self.rank, self.world_size)
+    def _drain(self) -> Drain:
+        # Plain torchrun's one store outlives an attempt: what was asked of it is not to reach the next.
+        place = without_prefix(self._messages) if launched_by_us() else self._messages
+        messages = another_client(self._messages)
+        return Drain(another_client(place), messages, self.rank, self.world_size, self._notice)
 
     # ── end ─────────────────────────────────────────────────────────────────────────────────
 
     def _leave(self, step: int) -> None:
         """Save and go: somebody wants the machine back."""
+        if not launched_by_us():
+            self._voice.tell(events.DrainRequested(TORCHRUN_GRACE_S))
         self._save_last(step)
         self._voice.show(mark=Mark.DRAINED)
+        if not launched_by_us():
+            drained = events.RunFinished(Outcome.DRAINED, f"saved after step {step}")
+            atexit.register(self._voice.tell, drained)
         raise SystemExit(EXIT_CODES[Outcome.DRAINED])
 
     def _finish(self, step: int) -> None:
@@ -334,6 +342,7 @@ class Job:
         self._save_last(step)
         self._done = True
         self._voice.show(mark=Mark.FINISHED)
+        self._notice.ignore()
         if not launched_by_us():
             atexit.register(self._voice.tell, events.RunFinished(Outcome.FINISHED))
 

@@ -169,7 +169,12 @@ class Agent(SimpleElasticAgent):
     def request_drain(self) -> None:
         """Ask the ranks, through their store, to save at the next step boundary and leave."""
         assert self._stores.store is not None
-        self._stores.store.set(REQUEST, "1")
+        self._stores.store.set(REQUEST, "the launcher")
+
+    def drain_request(self) -> str:
+        """Who was told to leave, if any rank was; empty if none."""
+        store = self._stores.store
+        return store.get(REQUEST).decode() if store is not None and store.check([REQUEST]) else ""
 
     def stop(self) -> None:
         """Kill every process of the attempt, at once, with all of its children."""

@@ -130,6 +130,7 @@ class Course:
             agent.take_exits()
             for number in signals:
                 self._requests.heed(agent, number)
+            self._requests.listen(agent)
             self._beside.look(self._needed())
             self._view.poll()
             if (end := self._end(agent)) is not None:

@@ -1,6 +1,6 @@
 """What people ask of a running launcher: SIGINT to stop, SIGTERM or SIGHUP to save and leave.
 
-Both give the ranks a time; a second SIGINT ends it.
+What a rank was told is taken for what the job was told. Both give the ranks a time; a second SIGINT ends it.
 """
 
 import signal
@@ -36,6 +36,11 @@ class Requests:
         elif self.drain_until is None:
             self._drain(agent, signal.Signals(number).name)
 
+    def listen(self, agent: Agent) -> None:
+        """Take it for asked of the job if a rank was told to leave."""
+        if self.drain_until is None and (by := agent.drain_request()):
+            self._begin_drain(by)
+
     def _interrupt(self, agent: Agent) -> None:
         if self.leave_until is not None:
             self.leave_until = time.monotonic()
@@ -44,10 +49,13 @@ class Requests:
         self._say(f"interrupted: ranks have {INTERRUPT_S:g} s to leave; once more kills them now")
         agent.signal(signal.SIGINT)
 
-    def _drain(self, agent: Agent, name: str) -> None:
+    def _begin_drain(self, by: str) -> None:
         self.drain_until = time.monotonic() + self.grace_s
         self._recorder.write(events.DrainRequested(self.grace_s))
-        self._say(f"{name}: ranks have {self.grace_s:g} s to save and leave")
+        self._say(f"{by}: ranks have {self.grace_s:g} s to save and leave")
+
+    def _drain(self, agent: Agent, name: str) -> None:
+        self._begin_drain(name)
         if witness.any_joined(agent.run_dir, agent.attempt, agent.ranks.world_size):
             agent.request_drain()
         else:  # a script without the library knows the signal at best

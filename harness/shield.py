@@ -1,0 +1,44 @@
+"""Keeps loader workers alive when SIGTERM goes to every process of a job, as Slurm sends it.
+
+A worker that dies of it takes its rank along, in the very step whose state was to be saved. The rank
+decides when its workers go: a SIGTERM that the rank itself sends is obeyed.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+
+@dataclass(frozen=True, slots=True)
+class Shield:
+    """A `worker_init_fn` that makes its worker deaf to strangers, and then does what `own` does."""
+
+    own: Callable[[int], None] | None
+
+    def __call__(self, worker: int) -> None:
+        """In the worker, before its first sample."""
+        # A handler in Python cannot tell who sent a signal; who waits for it can.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(
+            target=_obey, args=(os.getppid(),), name="harness-sigterm", daemon=True
+        ).start()
+        if self.own is not None:
+            self.own(worker)
+
+
+def shield(loader: DataLoader[Any]) -> None:
+    """Shield the workers that `loader` will start."""
+    if not isinstance(loader.worker_init_fn, Shield):
+        loader.worker_init_fn = Shield(loader.worker_init_fn)
+
+
+def _obey(rank: int) -> None:
+    while True:
+        told = signal.sigwaitinfo({signal.SIGTERM})
+        if told.si_pid == rank:
+            os._exit(0)  # as torch's own handler does
