@@ -21,6 +21,6 @@ def die_with(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
 
 
 if __name__ == "__main__":
-    # `parent.py PARENT ARGUMENTS…` becomes `python ARGUMENTS…`, and dies with PARENT from its first moment.
-    die_with(int(sys.argv[1]))
-    os.execv(sys.executable, [sys.executable, *sys.argv[2:]])  # noqa: S606
+    # `parent.py SIGNAL PARENT ARGUMENTS…` becomes `python ARGUMENTS…`, tied from its first moment.
+    die_with(int(sys.argv[2]), signal.Signals(int(sys.argv[1])))
+    os.execv(sys.executable, [sys.executable, *sys.argv[3:]])  # noqa: S606

@@ -6,11 +6,11 @@ doing (`--with-parent`). Training goes on without them, and that is said.
 
 import os
 import secrets
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
@@ -18,7 +18,6 @@ from harness import parent
 
 STOP_TIMEOUT_S = 5.0
 SAVER, EXPORTER, INJECTOR = "saver", "exporter", "injector"
-SAVER_MODULE = "harness.checkpoint.saver"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +48,11 @@ def start(
 ) -> Companion:
     """Start `python -m …`; what it prints goes to `log`.
 
-    It is killed with this process, unless it `outlives` it, for as long as it sees fit. No code of
-    ours runs between fork and exec: the threads of this process could have left any lock held there.
+    It is killed with this process, or only asked to end if it `outlives` it for what it has in hand. No
+    code of ours runs between fork and exec: threads of this process could have left a lock held there.
     """
-    tied = () if outlives else ("-P", "-S", parent.__file__, str(os.getpid()))
+    end = signal.SIGTERM if outlives else signal.SIGKILL
+    tied = ("-P", "-S", parent.__file__, str(int(end)), str(os.getpid()))
     process = subprocess.Popen(
         [sys.executable, *tied, "-m", *command],
         stdin=subprocess.DEVNULL,
@@ -64,13 +64,13 @@ def start(
 
 
 def saver_address() -> str:
-    """An abstract socket's name that no other saver of this machine has; empty if there is no saver."""
-    return f"harness-saver-{secrets.token_hex(8)}" if find_spec(SAVER_MODULE) else ""
+    """An abstract socket's name that no other saver of this machine has."""
+    return f"harness-saver-{secrets.token_hex(8)}"
 
 
 def saver(run_dir: Path, address: str) -> list[str]:
     """The command that makes copied states durable, and is told of them at `address`."""
-    return [SAVER_MODULE, str(run_dir), "--address", address, "--with-parent"]
+    return ["harness.checkpoint.saver", str(run_dir), "--address", address, "--with-parent"]
 
 
 def exporter(run_dir: Path, port: int | None) -> list[str]:

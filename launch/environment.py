@@ -42,7 +42,7 @@ class Shared:
     settings: Mapping[str, Setting]
     threads: int
     saver: str = ""
-    """Where the node's saver listens; empty where there is none."""
+    """Where the node's saver listens; empty if ranks are to save by themselves."""
 
 
 def environment(place: Place, shared: Shared) -> dict[str, str]:

@@ -189,8 +189,7 @@ class _Launcher:
 
     def _recipes(self) -> Iterator[Recipe]:
         path, address = self._run_dir.path, self._ranks.shared.saver
-        if address:
-            yield Recipe(SAVER, companions.saver(path, address), outlives=True)
+        yield Recipe(SAVER, companions.saver(path, address), outlives=True)
         if self._record.armed:
             yield Recipe(INJECTOR, companions.injector(path), may_finish=True)
         if self._asked.metrics:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -20,6 +21,8 @@ from harness.events import (
     Outcome,
     RanksSpawned,
     RunFinished,
+    SaveCommitted,
+    StepFinished,
     TrainingResumed,
 )
 from harness.journal import read
@@ -99,10 +102,10 @@ def test_an_exporter_that_dies_is_started_again_and_training_knows_nothing_of_it
     run = bench.zygote.launch([*flags, bench.write("s.py", WAITS)], bench.folder)
     bench.launched.append(run)
     bench.told()
-    (exporter,) = until(lambda: _companions(run.pid), "the exporter runs")
+    exporter = until(lambda: _named(run.pid, "export"), "the exporter runs")
     exporter.kill()
     until(lambda: bench.events(HelperRestarted), "it is started again")
-    (second,) = until(lambda: _companions(run.pid), "another exporter runs")
+    second = until(lambda: _named(run.pid, "export"), "another exporter runs")
     (bench.folder / "go").touch()
     assert run.wait() == 0
     assert second.pid != exporter.pid
@@ -126,7 +129,7 @@ def test_an_injector_that_dies_is_started_again_and_repeats_no_fault(bench: Benc
     flags = ("--faults", "plan.toml", "--save-every-steps", "2")
     run = bench.launch(*flags, "steps.py", "9999", ranks=2, environment={"STEP_S": "0.05"})
     until(lambda: len(bench.events(FaultConfirmed)) == 1, "the first fault has struck")
-    _companions(run.pid)[0].kill()
+    _named(run.pid, "inject").kill()
     until(lambda: len(bench.events(FaultConfirmed)) == 2, "the second fault strikes")
     until(lambda: len(bench.events(TrainingResumed)) == 3, "training goes on")
     run.signal(signal.SIGTERM)
@@ -134,6 +137,22 @@ def test_an_injector_that_dies_is_started_again_and_repeats_no_fault(bench: Benc
     assert bench.events(HelperRestarted) == [HelperRestarted("injector", "SIGKILL")]
     assert len(bench.events(FaultInjected)) == 2
     assert len(bench.events(FailureDetected)) == 2
+
+
+@pytest.mark.processes
+def test_a_saver_that_dies_is_started_again_and_saves_go_on(bench: Bench):
+    flags = ("--save-every-steps", "2")
+    run = bench.launch(*flags, "steps.py", "9999", ranks=2, environment={"STEP_S": "0.05"})
+    until(lambda: bench.events(SaveCommitted), "a first save")
+    _named(run.pid, "harness.checkpoint.saver").kill()
+    until(lambda: bench.events(HelperRestarted), "it is started again")
+    seen = bench.events(StepFinished)[-1].step
+    until(lambda: bench.events(SaveCommitted)[-1].step > seen, "a save after that")
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 75, run.printed
+    assert bench.events(HelperRestarted) == [HelperRestarted("saver", "SIGKILL")]
+    assert bench.events(FailureDetected) == []
+    assert bench.events(SaveCommitted)[-1].step == bench.events(StepFinished)[-1].step
 
 
 def test_a_companion_that_dies_at_once_is_given_up_after_a_few_starts_and_that_is_said_once(
@@ -254,7 +273,7 @@ def test_the_companions_of_a_killed_launcher_die_too(bench: Bench):
     run = bench.zygote.launch([*flags, "--nproc-per-node", "2", script], bench.folder)
     bench.launched.append(run)
     bench.told()
-    until(lambda: len(_companions(run.pid)) == 2, "exporter and injector run")
+    until(lambda: len(_companions(run.pid)) == 3, "saver, exporter and injector run")
     run.signal(signal.SIGKILL)
     assert run.wait() == -signal.SIGKILL
     until(lambda: not bench.zygote.below(), "all that the launcher started is gone", 5.0)
@@ -321,6 +340,12 @@ def _nobody(_line: str) -> None:
 
 
 def _companions(launcher: int) -> list[psutil.Process]:
-    """The exporter and the injector of a launcher, once they are what they are called."""
+    """Saver, exporter and injector of a launcher, once they are what they are called."""
+    names = {"harness.checkpoint.saver", "export", "inject"}
     children = psutil.Process(launcher).children()
-    return [child for child in children if {"export", "inject"} & set(child.cmdline())]
+    return [child for child in children if names & set(child.cmdline())]
+
+
+def _named(launcher: int, name: str) -> Any:
+    """The companion with `name` in its command; None while it is not what it is called."""
+    return next((it for it in _companions(launcher) if name in it.cmdline()), None)
