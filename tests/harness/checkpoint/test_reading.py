@@ -187,6 +187,33 @@ def test_once_the_state_is_in_place_nothing_keeps_the_memory_in_which_it_was_rea
     assert protected.digests() == saved.digests()
 
 
+def test_a_state_that_does_not_fit_is_refused_by_name_and_nothing_is_modified(run):
+    saved = job(3.0)[0]
+
+    def save(rank: Rank) -> bool:
+        rank.saver.at_step(1, saved.shared, saved.own, force=True)
+        return rank.saver.finish(20)
+
+    assert run.attempt(save, 1) == [True]
+    (found,) = run.choose(1)
+    protected, model = Protected(1), nn.Linear(2, 4, bias=False)
+    model.register_parameter("added", nn.Parameter(torch.zeros(2)))
+    protected.add(model=model)
+    before = protected.digests()
+
+    with pytest.raises(ValueError, match="the saved state does not fit") as refused:
+        protected.restore(found.shared, found.own)
+
+    told = str(refused.value)
+    for line in (
+        "model.bias is in the saved state and not here",
+        "model.added is here and not in the saved state",
+        "model.weight is float32[4, 2] and was float32[4, 3]",
+    ):
+        assert line in told
+    assert protected.digests() == before
+
+
 def test_a_restore_that_fails_leaves_no_memory(run):
     run.commit(10)
     (run.directory(10) / "state.json").write_bytes(b"{}")
