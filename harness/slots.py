@@ -63,6 +63,8 @@ class Slot:
     """Steps finished."""
     reached: int
     """Places passed since that step: batches, gradients, optimizers. Whoever passed fewer is behind."""
+    taken: int
+    """Steps finished in this attempt."""
     signs: int
     """Signs of life beside places passed."""
     updated_ns: int
@@ -82,16 +84,16 @@ class Slot:
     @property
     def in_first_step(self) -> bool:
         """It has finished no step in this attempt."""
-        return self.own_ns + self.wait_ns == 0
+        return self.taken == 0
 
 
 SCHEMA = 2
 # The version counts up before and after each write: odd while one is under way.
 _VERSION = struct.Struct("=q")
-_BODY = struct.Struct("=11qd")
+_BODY = struct.Struct("=12qd")
 SIZE = _VERSION.size + _BODY.size
 # Words that are also written alone, for a write of all of them takes as long as twenty of one.
-_STAGE, _REACHED, _SIGNS = 5, 7, 8
+_STAGE, _REACHED, _SIGNS = 5, 7, 9
 
 
 class SlotWriter:
@@ -110,6 +112,7 @@ class SlotWriter:
         self._version = self._words[0] & ~1  # a reader may be in the middle of what was here before
         self._signs = 0
         self._reached = 0
+        self._taken = 0
         self._stage = Stage.BOUNDARY
         self._identity = (attempt, os.getpid())
         self._shown: tuple[Mark, int, int, int, float] = (Mark.JOINING, 0, 0, 0, float("nan"))
@@ -126,7 +129,7 @@ class SlotWriter:
         """Show what is given, keep the rest. Only what changes something counts as progress.
 
         Whoever repeats itself while it waits for others is alive, and may wait for ever. A `step`
-        begins at its boundary.
+        begins at its boundary; with `own_ns` it was taken, else it is where the attempt resumes.
         """
         old_mark, old_step, old_own_ns, old_wait_ns, old_loss = before = self._shown
         self._shown = (
@@ -138,6 +141,7 @@ class SlotWriter:
         )
         if step is not None:
             self._stage, self._reached = Stage.BOUNDARY, 0
+            self._taken += own_ns is not None
         self._signs += self._shown != before
         self._write()
 
@@ -179,6 +183,7 @@ class SlotWriter:
             self._stage,
             step,
             self._reached,
+            self._taken,
             self._signs,
             time.monotonic_ns(),
             own_ns,

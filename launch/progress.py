@@ -33,10 +33,10 @@ class Steps:
         """Of the last day."""
         return max((ns for _, ns in self.hours), default=0)
 
-    def noted(self, at_ns: int, took_ns: int) -> "Steps":
-        """These and one more that ended at `at_ns`."""
+    def noted(self, at_ns: int, took_ns: int, steps: int = 1) -> "Steps":
+        """These and some more that ended by `at_ns`, the slowest of which took `took_ns`."""
         hour = at_ns // HOUR_NS
-        count = min(self.count + 1, STEADY_STEPS)
+        count = min(self.count + steps, STEADY_STEPS)
         if not self.hours or self.hours[-1][0] != hour:
             kept = tuple(it for it in self.hours if it[0] > hour - HOURS)
             return Steps((*kept, (hour, took_ns)), count)
@@ -92,8 +92,9 @@ def look(before: Watched, now_ns: int, attempt: int, slots: Sequence[Slot | None
         return replace(before, clock_ns=clock_ns, looked_ns=now_ns)
     ranks, steps, behind = [], before.steps, min(moved)
     for old, slot in zip(before.ranks, seen, strict=True):
-        took_ns = _step_ns(old, slot, clock_ns) if passed_ns <= ATTENTION_NS else None
-        steps = steps if took_ns is None else steps.noted(clock_ns, took_ns)
+        if slot is not None and passed_ns <= ATTENTION_NS:
+            taken, took_ns = _normal_steps(old, slot, clock_ns)
+            steps = steps.noted(clock_ns, took_ns, taken) if taken > 0 else steps
         ranks.append(_followed(old, slot, clock_ns, behind))
     return Watched(clock_ns, now_ns, tuple(ranks), steps)
 
@@ -164,10 +165,12 @@ def _followed(
     return Progress(slot, since_ns, old.stepped_ns, is_usual)
 
 
-def _step_ns(old: Progress, slot: Slot | None, clock_ns: int) -> int | None:
-    """How long a step took that is seen to be done, at most; None if there is none, or no usual one."""
-    if slot is None or old.slot is None or slot.step <= old.slot.step or not old.is_usual:
-        return None
-    if slot.step == old.slot.step + 1:
-        return slot.own_ns + slot.wait_ns
-    return clock_ns - old.stepped_ns  # of several, the slowest took no longer than all of them
+def _normal_steps(old: Progress, slot: Slot, clock_ns: int) -> tuple[int, int]:
+    """How many normal steps were taken since the last look, and how long the slowest took, at most."""
+    before = 0 if old.slot is None else old.slot.taken
+    taken, last_ns = slot.taken - before, slot.own_ns + slot.wait_ns
+    if not old.is_usual:  # the first of them is none; of more, the last can be told
+        return taken - 1, last_ns
+    if taken == 1:
+        return 1, last_ns
+    return taken, clock_ns - old.stepped_ns  # the slowest took no longer than all of them

@@ -25,9 +25,9 @@ class Limits:
     startup_ns: int = 600 * NS
     """Before it joins, while the group forms, and while data and model are made."""
     restore_ns: int = 600 * NS
-    first_step_ns: int = 1800 * NS
+    first_step_ns: int = 1200 * NS
     """In the first step of an attempt, and while too few normal ones were seen."""
-    evaluation_ns: int = 1800 * NS
+    evaluation_ns: int = 1200 * NS
     save_ns: int = 900 * NS
     times: int = 1
     """By which the patience in a normal step is multiplied."""

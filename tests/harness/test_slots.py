@@ -103,10 +103,10 @@ def test_no_slot_is_none(tmp_path):
     [
         b"",
         b"\0" * (slots.SIZE - 1),
-        struct.pack("=q11qd", 1, slots.SCHEMA, *range(10), 0.0),  # its writer died in the middle
-        struct.pack("=q11qd", 2, slots.SCHEMA, 0, 0, 99, *[0] * 7, 0.0),  # an unknown mark
-        struct.pack("=q11qd", 2, slots.SCHEMA, 0, 0, 0, 99, *[0] * 6, 0.0),  # an unknown stage
-        struct.pack("=q11qd", 2, slots.SCHEMA + 1, *[0] * 10, 0.0),  # of a newer version
+        struct.pack("=q12qd", 1, slots.SCHEMA, *range(11), 0.0),  # its writer died in the middle
+        struct.pack("=q12qd", 2, slots.SCHEMA, 0, 0, 99, *[0] * 8, 0.0),  # an unknown mark
+        struct.pack("=q12qd", 2, slots.SCHEMA, 0, 0, 0, 99, *[0] * 7, 0.0),  # an unknown stage
+        struct.pack("=q12qd", 2, slots.SCHEMA + 1, *[0] * 11, 0.0),  # of a newer version
     ],
 )
 def test_a_slot_that_makes_no_sense_is_none(tmp_path, raw):
