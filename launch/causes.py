@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.events import Cause
-from launch.exits import Exit, ending, signal_name
+from launch.exits import Exit, Raised, ending, signal_name
 from launch.stacks import Doing
 from launch.watchdog import Alarm
 
-OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")
+OUT_OF_MEMORY = ("MemoryError", "_ArrayMemoryError", "OutOfMemoryError")
+NO_MEMORY_LEFT = ("can't allocate memory", "cuda error: out of memory", "cannot allocate memory")
+"""What torch and the system say in exceptions of other kinds."""
 PEER_LOST = (
     "connection closed by peer",
     "connection reset by peer",
@@ -115,12 +117,23 @@ def _cause(exit_: Exit, out_of_memory: bool) -> tuple[Cause, str]:
             return Cause.OOM, f"killed by {name}: the machine or container is out of memory"
         return Cause.SIGNAL, f"killed by {name}"
     if exit_.raised is not None:
-        cause = Cause.OOM if exit_.raised.kind in OUT_OF_MEMORY else Cause.EXCEPTION
+        cause = Cause.OOM if _ran_out(exit_.raised, out_of_memory) else Cause.EXCEPTION
         return cause, exit_.raised.message.partition("\n")[0]
     if exit_.status == 0:
         after = "" if exit_.step is None else f", after step {exit_.step}"
         return Cause.EXIT, f"left with exit code 0 before the job was done{after}"
     return Cause.EXIT, ending(exit_.status)
+
+
+def _ran_out(raised: Raised, out_of_memory: bool) -> bool:
+    text = raised.message.lower()
+    # A loader that lost a worker says so, and only the kernel knows of what.
+    lost_worker = "is killed by signal: killed" in text
+    return (
+        raised.kind in OUT_OF_MEMORY
+        or any(sign in text for sign in NO_MEMORY_LEFT)
+        or (out_of_memory and lost_worker)
+    )
 
 
 def _signature(exit_: Exit) -> str:

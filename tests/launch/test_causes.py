@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from harness.events import Cause
 from harness.slots import Mark
-from launch.causes import Blame, blame, is_consequence, is_settled
+from launch.causes import Blame, blame, hang, is_consequence, is_settled
 from launch.exits import Exit, Raised
+from launch.stacks import Doing, doing
+from launch.watchdog import Alarm, Bound
 
 CLOSED = Raised(
     "RuntimeError",
@@ -62,6 +64,21 @@ def test_a_kill_while_memory_ran_out_is_told_as_such():
     assert blame([Exit(1, 1, at_ns=1, raised=raised)]).cause is Cause.OOM
 
 
+def test_memory_that_ran_out_is_told_by_other_kinds_of_exceptions_too():
+    worker = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. "
+    allocator = "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried"
+
+    def cause(kind: str, message: str, *, short: bool = False) -> Cause:
+        return blame(
+            [Exit(1, 1, 1, raised=Raised(kind, message, "", 1))], out_of_memory=short
+        ).cause
+
+    assert cause("RuntimeError", allocator) is Cause.OOM
+    assert cause("_ArrayMemoryError", "_ArrayMemoryError: Unable to allocate") is Cause.OOM
+    assert cause("RuntimeError", worker) is Cause.EXCEPTION
+    assert cause("RuntimeError", worker, short=True) is Cause.OOM
+
+
 def test_an_early_exit_tells_how_far_it_came():
     early = Exit(1, 0, at_ns=1, mark=Mark.STEPPING, step=7)
     assert blame([early]) == Blame(
@@ -100,3 +117,56 @@ def test_the_order_in_which_exits_are_seen_decides_nothing(exits: list[Exit], ra
 def test_no_rank_that_lost_a_peer_is_blamed_beside_one_that_did_not(exits: list[Exit]):
     culprit = next(exit_ for exit_ in exits if exit_.rank == blame(exits).rank)
     assert is_consequence(culprit) == (not is_settled(exits))
+
+
+# ── hangs ───────────────────────────────────────────────────────────────────────────────────────
+
+ALARM = Alarm(
+    (1,), "in step 8, in the optimizer", 3_100_000_000, Bound(3_000_000_000, "--hang-after")
+)
+REASON = "made no progress for 3.1 s in step 8, in the optimizer (limit: 3 s, --hang-after)"
+SIGNATURE = "a hang in step 8, in the optimizer"
+
+
+def test_the_rank_that_came_least_far_is_blamed_for_a_hang():
+    for what in (Doing.ELSEWHERE, Doing.UNCLEAR):
+        assert hang(ALARM, {0: Doing.WAITING, 1: what}) == Blame(1, Cause.HANG, REASON, SIGNATURE)
+
+
+def test_a_stopped_rank_is_blamed_whoever_waits_for_it_and_chance_is_why():
+    stopped = {0: Doing.WAITING, 1: Doing.STOPPED}
+    assert hang(ALARM, stopped) == Blame(1, Cause.HANG, f"is stopped: {REASON}", "")
+    ahead = {0: Doing.STOPPED, 1: Doing.WAITING}
+    assert hang(ALARM, ahead) == Blame(0, Cause.HANG, f"is stopped: rank 1 {REASON}", "")
+
+
+def test_equals_are_told_apart_by_who_does_not_wait():
+    equals = replace(ALARM, suspects=(0, 1, 2))
+    assert hang(equals, {0: Doing.WAITING, 1: Doing.UNCLEAR, 2: Doing.ELSEWHERE}).rank == 2
+
+
+def test_nobody_is_blamed_where_nobody_stands_out():
+    nobody = Blame(None, Cause.HANG, f"rank 1 {REASON}; no rank stands out", SIGNATURE)
+    assert hang(ALARM, {0: Doing.UNCLEAR, 1: Doing.WAITING}) == nobody
+    equals = replace(ALARM, suspects=(0, 1))
+    for what in (Doing.WAITING, Doing.ELSEWHERE, Doing.UNCLEAR):
+        assert hang(equals, {0: what, 1: what}).rank is None
+
+
+def _stacks(*files: str) -> str:
+    """What faulthandler writes of a process with two threads, the main one last."""
+    frames = "".join(f'  File "{file}", line 7 in work\n' for file in files)
+    other = '  File "/lib/threading.py", line 331 in wait\n'
+    return (
+        f"Thread 0x7f5ea67fc6c0 (most recent call first):\n{other}\n"
+        f"Current thread 0x7f5ecfbcbb80 (most recent call first):\n{frames}"
+    )
+
+
+def test_what_a_rank_was_doing_is_read_from_the_innermost_frames_of_its_main_thread():
+    collective = "/site-packages/torch/distributed/distributed_c10d.py"
+    assert doing(_stacks(collective, "/site-packages/torch/x.py", "train.py")) is Doing.WAITING
+    assert doing(_stacks("/lib/threading.py", "/harness/checkpoint/messages.py")) is Doing.WAITING
+    assert doing(_stacks("train.py", "a.py", "b.py", collective)) is Doing.ELSEWHERE
+    assert doing(_stacks("/site-packages/torch/autograd/graph.py", "train.py")) is Doing.UNCLEAR
+    assert doing("") is Doing.UNCLEAR

@@ -2,7 +2,7 @@
 
 HANG  `rank:where:how`. Where: `join`, `restore`, `group`, `setup`, `loader`, `forward`, `optimizer`,
       `collective` (it does not enter one of the script's own) or `skip` (it leaves that out and goes on).
-      How: `stop`, `spin`, `gil` (a call into C that holds it) or `deaf` (one that no signal reaches).
+      How: `stop`, `spin` or `gil` (a call into C that holds it).
 """
 
 import ctypes
@@ -32,18 +32,17 @@ def spin() -> None:
         pass
 
 
-def deaf() -> None:
-    """Answer nobody."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, range(1, signal.NSIG))
-    spin()
+def stop() -> None:
+    """Be stopped."""
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
-HANGS: dict[str, Callable[[], object]] = {
-    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
-    "spin": spin,
-    "gil": lambda: ctypes.PyDLL(None).sleep(1_000_000),
-    "deaf": deaf,
-}
+def hold_the_gil() -> None:
+    """Let no other thread of this process run Python."""
+    ctypes.PyDLL(None).sleep(1_000_000)
+
+
+HANGS: dict[str, Callable[[], None]] = {"stop": stop, "spin": spin, "gil": hold_the_gil}
 
 
 def here(where: str) -> bool:
