@@ -22,6 +22,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 import harness.stored
 from harness.rundir import RunDir
+from harness.simulation.command import simulate
 
 DONE = 0
 NO = 1
@@ -93,7 +94,7 @@ def _app(others: Mapping[str, importlib.metadata.EntryPoint]) -> App:
         version=_version,
         help_format="plaintext",
     )
-    for command in (report, verify, export):
+    for command in (report, verify, export, simulate):
         app.command(command)
     app.command(App(name=CHECKPOINT, help=harness.stored.HELP))
     for name, point in others.items():

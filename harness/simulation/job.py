@@ -93,6 +93,13 @@ class SimulatedJob:
         teller.say(left_s, RunFinished(Outcome.FINISHED, "the simulated time is over"))
         yield from teller.told
 
+    def goodput(self) -> float:
+        """Run to the end without a word: the share of the time that was kept as undisturbed work."""
+        self._teller.heard = False
+        for _ in self.entries():
+            pass
+        return self.useful_s / self.now_s
+
     # ── an interval ─────────────────────────────────────────────────────────────────────────
 
     def _interval(self) -> None:

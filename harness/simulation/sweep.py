@@ -7,6 +7,7 @@ The counts are those of `loop.py`; sums differ in the last digits, for they add 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from harness.quantities import checked
 from harness.simulation.draws import SEEDS, mulberry32, valid_seed
 from harness.simulation.failures import Failures, Renewal
 from harness.simulation.laws import Exponential, Law, Weibull
+from harness.simulation.loop import Costs, Kind
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -100,6 +102,28 @@ def sweep(
             _count(told, place, columns, cycles, horizon_s)
         first += len(gaps)
     return told
+
+
+def simulated(costs: Costs, mtbf_s: float, seed: int) -> dict[str, Any]:
+    """What the sweep says of one run, under the names that reference outputs have for it."""
+    told = sweep(
+        Renewal(Exponential(mtbf_s)),
+        [costs.interval_s],
+        save_s=costs.save_s,
+        restart_s=costs.restart_s,
+        horizon_s=costs.horizon_s,
+        seeds=[seed],
+    )
+    committed, failures = int(told.committed[0, 0]), int(told.failures[0, 0])
+    counts = (committed, committed, failures, failures)
+    return {
+        "failures": failures,
+        "segments": sum(counts),
+        "count": dict(zip(Kind, counts, strict=True)),
+        "end_s": float(told.end_s[0, 0]),
+        "total_s": told.totals_s(0, 0),
+        "goodput": float(told.goodput[0, 0]),
+    }
 
 
 # ── failures ────────────────────────────────────────────────────────────────────────────────────

@@ -27,6 +27,8 @@ class Teller:
     """What was told so far, and what is sure to be told later: commits under way."""
 
     save_bytes: int = 0
+    heard: bool = True
+    """False where nobody listens, and only what it says is done without."""
     attempt: int = 0
     step: int = 0
     """The last one that is said to be finished."""
@@ -72,6 +74,8 @@ class Teller:
         return max([now_s, *(saved.durable_s for saved in self.committing)])
 
     def _put(self, at_s: float, event: Event, writer: str = WRITER) -> None:
+        if not self.heard:
+            return
         entry = Entry(nanoseconds(at_s), self.attempt, self._sequence, event, writer)
         self.told.append(entry)
         self._sequence += 1

@@ -17,6 +17,7 @@ from harness.simulation.laws import Exponential
 from harness.simulation.loop import Costs, Kind, Walk, walk
 
 LOOP_TOLERANCE = 1e-12
+SWEEP_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)

@@ -293,10 +293,7 @@ def test_a_failure_is_put_down_to_one_of_its_causes():
 
 
 def goodputs(costs: Costs, law: Law, options: Options, seeds: range) -> list[float]:
-    jobs = [SimulatedJob(costs, Renewal(law), options, seed) for seed in seeds]
-    for job in jobs:
-        assert all(job.entries())
-    return [job.kept_s / job.now_s for job in jobs]
+    return [SimulatedJob(costs, Renewal(law), options, seed).goodput() for seed in seeds]
 
 
 def assert_mean(values: list[float], expected: float, slack: float = 0.0) -> None:
@@ -379,6 +376,17 @@ def test_the_cost_of_stragglers_grows_with_the_number_of_devices():
     assert factors == sorted(factors)
     assert factors[0] == pytest.approx(1.0)
     assert 1.15 < factors[-1] < 1.25
+
+
+def test_a_run_without_a_word_goes_as_one_that_is_told():
+    fast = FastTier(300, 2, 60, 0.5)
+    options = Options(fast=fast, commit_s=200, detection=Exponential(60))
+    told = SimulatedJob(Costs(900, 60, 600, 2e5), Renewal(Exponential(5000)), options, 3)
+    whole = split(timeline(told.entries()))
+    silent = SimulatedJob(Costs(900, 60, 600, 2e5), Renewal(Exponential(5000)), options, 3)
+    assert silent.goodput() == told.kept_s / told.now_s
+    # the end waits for the last commit, which is no work
+    assert whole.kept_ns == pytest.approx(told.kept_s * S, rel=1e-12)
 
 
 def test_options_leave_the_failures_where_they_are():
