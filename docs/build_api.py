@@ -1,5 +1,6 @@
 """Writes `docs/api.md` from the code: `python docs/build_api.py`. A test holds the page against it."""
 
+import ast
 import inspect
 from collections.abc import Iterable
 from dataclasses import fields
@@ -8,6 +9,7 @@ from pathlib import Path
 import harness
 from harness import events, settings
 from harness.metrics import FAMILIES
+from harness.simulation import flags
 from launch import options
 
 PAGE = Path(__file__).with_name("api.md")
@@ -33,6 +35,7 @@ def page() -> str:
             "`harness run` takes torchrun's flags beside these.",
             "",
             *_section("Flags of `harness run`", ["flag", "meaning"], _flags()),
+            *_section("Flags of `harness simulate`", ["flag", "default", "meaning"], _simulated()),
             *_section("Events", ["event", "fields"], _events()),
             *_section("Metrics", ["metric", "type", "labels", "meaning"], _metrics()),
             *_section("Exit codes", ["code", "meaning"], _exit_codes()),
@@ -71,6 +74,24 @@ def _flags() -> Iterable[list[str]]:
         for action in group._group_actions:
             names = ", ".join(f"`{name}`" for name in action.option_strings)
             yield [names, " ".join((action.help or "").split()) % {"default": action.default}]
+
+
+def _simulated() -> Iterable[list[str]]:
+    defaults = {field.name: field.default for field in fields(flags.Flags)}
+    (described,) = ast.parse(inspect.getsource(flags.Flags)).body
+    assert isinstance(described, ast.ClassDef)
+    for field, text in zip(described.body[1::2], described.body[2::2], strict=True):
+        assert isinstance(field, ast.AnnAssign)
+        assert isinstance(field.target, ast.Name)
+        assert isinstance(text, ast.Expr)
+        assert isinstance(text.value, ast.Constant)
+        default = defaults[field.target.id]
+        shown = "" if default in ("", None, False) else f"`{default}`"
+        yield [
+            f"`--{field.target.id.replace('_', '-')}`",
+            shown,
+            " ".join(text.value.value.split()),
+        ]
 
 
 def _events() -> Iterable[list[str]]:

@@ -108,7 +108,7 @@ def _worse(row: Sequence[float], best: Sequence[float]) -> bool:
 
 
 def student(freedom: int) -> float:
-    """The 97.5 % point of Student's t (Cornish and Fisher's expansion; to 0.001 from 7 on)."""
+    """The 97.5 % point of Student's t (Cornish and Fisher's expansion; to 0.002 from 7 on)."""
     if freedom in _STUDENT:
         return _STUDENT[freedom]
     z = 1.959964
