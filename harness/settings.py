@@ -20,6 +20,8 @@ ENVIRONMENT_PREFIX = "HARNESS_"
 FIXED = ("checkpoints", "seed")
 """What a run that goes on must leave as it was: other values would make it another run."""
 
+MOST_THREADS = 1024
+"""No machine has more cores for one rank, and OpenMP ends a process that asks for too many."""
 MOST = (1 << 63) - 1
 """Bound of every number: random streams take no larger seed, and caches hold none."""
 _SHOWN = 60
@@ -164,8 +166,9 @@ def _whole(key: str, raw: Any) -> int:
     least = 1 if key in ("keep", "shard_bytes") else 0
     if number < least:
         raise ValueError(f"{key} = {_shown(number)} is below {least}")
-    if number > MOST:
-        raise ValueError(f"{key} = {_shown(number)} is above {MOST}")
+    most = MOST_THREADS if key == "threads" else MOST
+    if number > most:
+        raise ValueError(f"{key} = {_shown(number)} is above {most}")
     return number
 
 

@@ -14,9 +14,9 @@ from harness.recorder import Recorder
 from launch import causes, flightrecorder, processes, restarts, stacks, witness
 from launch.agent import Agent, name_of
 from launch.causes import Blame
-from launch.ends import Ending
+from launch.ends import Again, Ending
 from launch.exits import Exit
-from launch.restarts import Failure, Limits
+from launch.restarts import Decision, Failure, Limits
 from launch.spawner import ForkServerLostError
 from launch.stacks import Doing
 from launch.watchdog import Alarm
@@ -83,15 +83,15 @@ class Aftermath:
         self._recorder.write(events.FailureDetected(None, fault.cause, fault.reason))
         return fault
 
-    def decide(self, agent: Agent, fault: Blame) -> Ending | None:
-        """Whether the job starts again: None if it does."""
-        self._keep_exits(agent, fault)
+    def decide(self, agent: Agent, fault: Blame) -> Ending | Again:
+        """Whether the job starts again, and how soon."""
         now_ns = self._recorder.now_ns()
         self._history.append(self._failure(agent, fault, now_ns))
         decision = restarts.decide(self._history, now_ns, self._limits)
+        self._keep_exits(agent, fault, decision)
         self._say(f"attempt {agent.attempt}: {fault}; {decision.reason}")
         if decision.restart:
-            return None
+            return Again(decision.wait_s)
         _hand_up(agent, fault)
         return Ending(Outcome.FAILED, f"{fault}; {decision.reason}")
 
@@ -107,11 +107,12 @@ class Aftermath:
             step=witness.best_step(*place),
         )
 
-    def _keep_exits(self, agent: Agent, fault: Blame) -> None:
+    def _keep_exits(self, agent: Agent, fault: Blame, decision: Decision) -> None:
         content = {
             "schema": 1,
             "attempt": agent.attempt,
             "blamed": asdict(fault),
+            "decision": asdict(decision),
             "exits": [asdict(exit_) for _, exit_ in sorted(agent.exits.items())],
             "killed_by_launcher": agent.alive(),
         }

@@ -112,10 +112,9 @@ def _when_ns(exit_: Exit) -> int:
 
 def _cause(exit_: Exit, out_of_memory: bool) -> tuple[Cause, str]:
     if exit_.status < 0:
-        name = signal_name(-exit_.status)
-        if out_of_memory and exit_.status == -signal.SIGKILL:
-            return Cause.OOM, f"killed by {name}: the machine or container is out of memory"
-        return Cause.SIGNAL, f"killed by {name}"
+        return _killed(-exit_.status, out_of_memory)
+    if _is_told_worker(exit_):
+        return Cause.PREEMPTION, "lost a loader worker that was told to leave by SIGTERM"
     if exit_.raised is not None:
         cause = Cause.OOM if _ran_out(exit_.raised, out_of_memory) else Cause.EXCEPTION
         return cause, exit_.raised.message.partition("\n")[0]
@@ -136,8 +135,23 @@ def _ran_out(raised: Raised, out_of_memory: bool) -> bool:
     )
 
 
+def _killed(number: int, out_of_memory: bool) -> tuple[Cause, str]:
+    name = signal_name(number)
+    if number == signal.SIGTERM:
+        return Cause.PREEMPTION, f"told to leave by {name}"
+    if out_of_memory and number == signal.SIGKILL:
+        return Cause.OOM, f"killed by {name}: the machine or container is out of memory"
+    return Cause.SIGNAL, f"killed by {name}"
+
+
+def _is_told_worker(exit_: Exit) -> bool:
+    """True for what torch raises in a rank whose loader worker died of SIGTERM."""
+    message = "" if exit_.raised is None else exit_.raised.message
+    return "DataLoader worker" in message and "killed by signal: Terminated" in message
+
+
 def _signature(exit_: Exit) -> str:
-    if is_consequence(exit_) or -exit_.status in FROM_OUTSIDE:
+    if is_consequence(exit_) or -exit_.status in FROM_OUTSIDE or _is_told_worker(exit_):
         return ""
     if exit_.raised is not None:
         return f"{exit_.raised.message} at {exit_.raised.where}"

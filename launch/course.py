@@ -18,7 +18,7 @@ from launch.agent import Agent, StartError, UnkillableError
 from launch.beside import Beside
 from launch.causes import Blame
 from launch.companions import SAVER
-from launch.ends import End, Ending, GraceExceeded, Hung, Interrupted, Lost
+from launch.ends import Again, End, Ending, GraceExceeded, Hung, Interrupted, Lost
 from launch.exits import Drained, Exit, Failed, Finished, Going, ending
 from launch.guard import Guard
 from launch.requests import Requests
@@ -76,14 +76,14 @@ class Course:
     def lead(self, agent: Agent) -> bool:
         """Start attempts until the job ends; True if it is done."""
         self._watch.add(agent.spawner, FORK_SERVER)
-        ending: Ending | None = None
-        while ending is None:
-            ending = self._attempt(agent)
-        self.ending = ending
+        outcome = self._attempt(agent)
+        while isinstance(outcome, Again):
+            outcome = self._pause(agent, outcome.wait_s) or self._attempt(agent)
+        self.ending = ending = outcome
         return ending.outcome is Outcome.FINISHED
 
-    def _attempt(self, agent: Agent) -> Ending | None:
-        """One attempt, from its number to its last process; None if another is to follow."""
+    def _attempt(self, agent: Agent) -> Ending | Again:
+        """One attempt, from its number to its last process."""
         try:
             number = self._claim_attempt()
         except (OSError, ValueError) as error:
@@ -213,9 +213,9 @@ class Course:
         died_of = "an unknown end" if status is None else ending(status)
         self._recorder.write(events.HelperRestarted(FORK_SERVER, died_of))
 
-    def _conclude(self, agent: Agent, end: End, fault: Blame | None) -> Ending | None:
+    def _conclude(self, agent: Agent, end: End, fault: Blame | None) -> Ending | Again:
         draining = self._requests.drain_until is not None
-        ending: Ending | None
+        ending: Ending | Again
         match end:
             case Finished() if draining and not _has_joined(agent):
                 ending = Ending(Outcome.DRAINED, "the script left on SIGTERM")
@@ -239,6 +239,28 @@ class Course:
             case _:
                 assert_never(end)
         return ending
+
+    def _pause(self, agent: Agent, wait_s: float) -> Ending | None:
+        """Wait for the next attempt's time, and for a fork server; an end if that is asked for."""
+        until_s = time.monotonic() + wait_s
+        while time.monotonic() < until_s or not agent.spawner.is_ready:
+            left_s = max(0.0, until_s - time.monotonic())
+            _, signals = self._watch.wait(min(TICK_S, left_s) if left_s else TICK_S)
+            for number in signals:
+                self._requests.heed_idle(number)
+            if self._requests.leave_until is not None:
+                return Ending(Outcome.INTERRUPTED)
+            if self._requests.drain_until is not None:
+                return Ending(
+                    Outcome.DRAINED, "no rank was at work: the last committed checkpoint stands"
+                )
+            self._beside.look()
+            self._view.poll()
+            try:
+                agent.take_exits()
+            except ForkServerLostError:
+                self._renew_fork_server(agent)
+        return None
 
 
 def counted(ranks: int) -> str:

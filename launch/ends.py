@@ -38,3 +38,11 @@ class Ending:
 
     outcome: Outcome
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The job goes on with another attempt."""
+
+    wait_s: float
+    """Before that begins."""

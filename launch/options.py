@@ -7,8 +7,10 @@ node are said to have none, and those that would change what runs are refused by
 import argparse
 import math
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,6 +20,7 @@ from launch.rank import Kind, Program
 from launch.restarts import NS, Limits
 
 DEFAULT_RESTARTS = 10
+DEFAULT_PREEMPTIONS = 100
 DEFAULT_WINDOW_S = 3600.0
 DEFAULT_GRACE_S = 60.0
 
@@ -123,7 +126,7 @@ def parse(argv: Sequence[str]) -> Options:
         ranks=asked.nproc_per_node,
         run=asked.run,
         settings=_settings(asked),
-        limits=Limits(asked.max_restarts, int(asked.restart_window * NS)),
+        limits=Limits(asked.max_restarts, int(asked.restart_window * NS), asked.max_preemptions),
         hangs=_hangs(asked),
         grace_s=asked.grace,
         preload=tuple(name for name in asked.preload.split(",") if name),
@@ -186,10 +189,13 @@ def _add_launcher(group: argparse._ArgumentGroup) -> None:
 
     window = f"seconds within which --max-restarts counts (default: {DEFAULT_WINDOW_S:g}"
     window += f"; restarts: {DEFAULT_RESTARTS})"
+    preemptions = "restarts within the window after ranks that SIGTERM ended: they are no failures"
+    preemptions += f" (default: {DEFAULT_PREEMPTIONS})"
     grace = f"seconds for the last save after SIGTERM (default: {DEFAULT_GRACE_S:g})"
     preload = "modules to import once for all ranks, separated by commas"
     port = "port of /metrics; 0 takes a free one (default: the exporter's)"
     add("--restart-window", type=float, default=DEFAULT_WINDOW_S, metavar="S", help=window)
+    add("--max-preemptions", type=int, default=DEFAULT_PREEMPTIONS, metavar="N", help=preemptions)
     add("--grace", type=float, default=DEFAULT_GRACE_S, metavar="S", help=grace)
     add("--preload", default="", metavar="MODULES", help=preload)
     add("--cold", action="store_true", help="start each rank as a fresh interpreter")
@@ -222,6 +228,7 @@ def _settings(asked: argparse.Namespace) -> dict[str, Any]:
 def _program(asked: argparse.Namespace) -> Program:
     target, arguments = asked.training_script, tuple(asked.training_script_args)
     if asked.module:
+        _check_module(target)
         return Program(Kind.MODULE, target, arguments)
     if not Path(target).exists():
         raise UsageError(
@@ -229,6 +236,17 @@ def _program(asked: argparse.Namespace) -> Program:
             " and a module needs -m"
         )
     return Program(Kind.SCRIPT, target, arguments)
+
+
+def _check_module(name: str) -> None:
+    """Raise `UsageError` if no package or module of that name can be found; nothing is imported."""
+    top, here = name.partition(".")[0], str(Path.cwd())
+    if top in sys.builtin_module_names or top in sys.modules:
+        return
+    if PathFinder.find_spec(top, [here, *sys.path]) is None:
+        raise UsageError(
+            f"there is no module named {top!r}, neither in {here} nor on Python's path"
+        )
 
 
 def _refuse(asked: argparse.Namespace) -> None:
@@ -250,8 +268,14 @@ def _refuse(asked: argparse.Namespace) -> None:
         )
         if not least <= value < math.inf
     ]
-    if asked.max_restarts < 0:
-        mistakes.append(f"--max-restarts {asked.max_restarts} is below 0")
+    mistakes += [
+        f"{flag} {value} is below 0"
+        for flag, value in (
+            ("--max-restarts", asked.max_restarts),
+            ("--max-preemptions", asked.max_preemptions),
+        )
+        if value < 0
+    ]
     if asked.faults is not None and asked.tape is not None:
         mistakes.append("--faults and --tape exclude each other: a plan is compiled into a tape")
     if asked.metrics_port is not None and not 0 <= asked.metrics_port < 1 << 16:

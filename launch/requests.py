@@ -36,10 +36,17 @@ class Requests:
         elif self.drain_until is None:
             self._drain(agent, signal.Signals(number).name)
 
+    def heed_idle(self, number: int) -> None:
+        """The same while no rank is there to be told."""
+        if number == signal.SIGINT:
+            self.leave_until = time.monotonic()
+        elif self.drain_until is None:
+            self._begin_drain(signal.Signals(number).name, 0)
+
     def listen(self, agent: Agent) -> None:
         """Take it for asked of the job if a rank was told to leave."""
         if self.drain_until is None and (by := agent.drain_request()):
-            self._begin_drain(by)
+            self._begin_drain(by, self.grace_s)
 
     def _interrupt(self, agent: Agent) -> None:
         if self.leave_until is not None:
@@ -49,13 +56,13 @@ class Requests:
         self._say(f"interrupted: ranks have {INTERRUPT_S:g} s to leave; once more kills them now")
         agent.signal(signal.SIGINT)
 
-    def _begin_drain(self, by: str) -> None:
-        self.drain_until = time.monotonic() + self.grace_s
-        self._recorder.write(events.DrainRequested(self.grace_s))
-        self._say(f"{by}: ranks have {self.grace_s:g} s to save and leave")
+    def _begin_drain(self, by: str, grace_s: float) -> None:
+        self.drain_until = time.monotonic() + grace_s
+        self._recorder.write(events.DrainRequested(grace_s))
+        self._say(f"{by}: ranks have {grace_s:g} s to save and leave")
 
     def _drain(self, agent: Agent, name: str) -> None:
-        self._begin_drain(name)
+        self._begin_drain(name, self.grace_s)
         if witness.any_joined(agent.run_dir, agent.attempt, agent.ranks.world_size):
             agent.request_drain()
         else:  # a script without the library knows the signal at best

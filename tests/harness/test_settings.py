@@ -188,3 +188,8 @@ def test_the_home_of_nobody_is_a_folder_of_that_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = settings.resolve([("flag", {"checkpoints": "~nobody-here/x"})])["checkpoints"].value
     assert found == str(Path.cwd() / "~nobody-here" / "x")
+
+
+def test_more_threads_than_any_machine_has_are_refused_by_name():
+    with pytest.raises(ValueError, match="threads = 100000 is above 1024"):
+        settings.resolve([("flag", {"threads": "100000"})])

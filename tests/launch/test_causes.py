@@ -79,6 +79,19 @@ def test_memory_that_ran_out_is_told_by_other_kinds_of_exceptions_too():
     assert cause("RuntimeError", worker, short=True) is Cause.OOM
 
 
+def test_sigterm_to_a_rank_or_to_its_loader_worker_is_a_preemption():
+    assert blame([Exit(1, -15, at_ns=1)]) == Blame(
+        1, Cause.PREEMPTION, "told to leave by SIGTERM", ""
+    )
+    text = "RuntimeError: DataLoader worker (pid 9) is killed by signal: Terminated. "
+    raised = Raised("RuntimeError", text, "train.py:3", at_ns=1)
+    assert blame([Exit(1, 1, at_ns=1, raised=raised)]) == Blame(
+        1, Cause.PREEMPTION, "lost a loader worker that was told to leave by SIGTERM", ""
+    )
+    killed = Raised("RuntimeError", text.replace("Terminated", "Killed"), "train.py:3", at_ns=1)
+    assert blame([Exit(1, 1, at_ns=1, raised=killed)]).cause is Cause.EXCEPTION
+
+
 def test_an_early_exit_tells_how_far_it_came():
     early = Exit(1, 0, at_ns=1, mark=Mark.STEPPING, step=7)
     assert blame([early]) == Blame(

@@ -1,5 +1,6 @@
 """How a launcher ends, what it says then, and the exit code that it leaves."""
 
+import json
 import shutil
 import signal
 
@@ -204,6 +205,55 @@ def test_a_script_that_cannot_start_is_tried_once_more(bench: Bench):
     assert run.wait() == 1
     assert bench.attempts() == [1, 2]
     assert "it cannot start: 2 attempts ended before a step" in run.printed
+
+
+def test_ranks_that_sigterm_ends_cost_no_restart_of_the_budget_for_failures(bench: Bench):
+    script = bench.write(
+        "s.py",
+        "import os, signal\n"
+        "if int(os.environ['HARNESS_ATTEMPT']) < 3:\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "raise SystemExit(os.environ['HARNESS_ATTEMPT'] == '3')\n",
+    )
+    assert bench.launch("--max-restarts", "1", script).wait() == 0
+    assert [event.cause for event in bench.events(FailureDetected)] == [
+        Cause.PREEMPTION,
+        Cause.PREEMPTION,
+        Cause.EXIT,
+    ]
+    kept = json.loads(bench.run_dir.exits(2).read_text())["decision"]
+    assert kept == {
+        "restart": True,
+        "reason": "restart after preemption 2 of 100 within 3600 s, in 1 s: 2 attempts in a row made"
+        " no progress",
+        "wait_s": 1.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "ending"),
+    [
+        (signal.SIGINT, 130, RunFinished(Outcome.INTERRUPTED)),
+        (
+            signal.SIGTERM,
+            75,
+            RunFinished(
+                Outcome.DRAINED, "no rank was at work: the last committed checkpoint stands"
+            ),
+        ),
+    ],
+)
+def test_a_wait_before_the_next_attempt_ends_at_once_when_somebody_asks(
+    bench: Bench, number: signal.Signals, status: int, ending: RunFinished
+):
+    script = bench.write("s.py", "import os\nos.kill(os.getpid(), 9)\n")
+    flags = ("run", "--run", "run", "--max-restarts", "99", "--no-metrics")
+    run = bench.zygote.launch([*flags, script], bench.folder)
+    bench.launched.append(run)
+    until(lambda: "in 4 s: 4 attempts in a row made no progress" in run.printed, "a long wait")
+    run.signal(number)
+    assert run.wait(3) == status
+    assert bench.events(RunFinished) == [ending]
 
 
 def test_a_spent_budget_ends_the_run_after_exactly_that_many_restarts(

@@ -27,7 +27,12 @@ def test_flags_before_the_script_are_ours_and_those_after_it_are_its_own(script:
 
 
 def test_a_module_is_named_after_m():
-    assert parse(["-m", "pack.train", "-x"]).program == Program(Kind.MODULE, "pack.train", ("-x",))
+    assert parse(["-m", "json.tool", "-x"]).program == Program(Kind.MODULE, "json.tool", ("-x",))
+
+
+def test_a_module_that_is_nowhere_is_refused_before_anything_starts():
+    with pytest.raises(UsageError, match="there is no module named 'numpi', neither in "):
+        parse(["-m", "numpi.train"])
 
 
 def test_torchrun_s_own_spelling_is_understood(script: str):
@@ -77,6 +82,7 @@ def test_flags_without_a_meaning_here_are_said_to_have_none(script: str):
         (["--restart-window", "nan"], "--restart-window nan is not a time"),
         (["--restart-window", "inf"], "--restart-window inf is not a time"),
         (["--max-restarts", "-1"], "--max-restarts -1 is below 0"),
+        (["--max-preemptions", "-1"], "--max-preemptions -1 is below 0"),
         (["--max-restarts", "x"], "argument --max-restarts/--max_restarts: invalid int value"),
         (["--metrics-port", "70000"], "--metrics-port 70000 is no TCP port"),
         (["--faults", "nowhere.toml"], "there is no file nowhere.toml"),
