@@ -7,6 +7,7 @@ from pathlib import Path
 from harness import settings
 from harness.checkpoint.store import Store, StoreError
 from harness.rundir import RunDir
+from harness.storage import checkpoint_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ def opened(where: str) -> Opened:
     if run_dir is None or record is None:
         return Opened(Store.existing(where))
     asked = settings.values(record.settings)
-    store = Store.existing(asked.checkpoints or str(run_dir.checkpoints), asked.shard_bytes)
+    url = asked.checkpoints or str(run_dir.checkpoints)
+    store = Store.existing(url, shard_bytes=asked.shard_bytes)
     if store.run_id != record.run_id:
         raise StoreError(
             f"{store.root} holds the checkpoints of run {store.run_id!r}, and {where} is run"
@@ -55,6 +57,5 @@ def begun(where: str, script: str | None) -> Opened:
         run_id = f"{Path(script).stem}-{secrets.token_hex(4)}"
         record = settings.Record(run_id, (script,), settings.resolve([]), {})
         settings.write(run_dir.settings, record)
-    asked = settings.values(record.settings)
-    url = asked.checkpoints or str(run_dir.checkpoints)
-    return Opened(Store.open(url, record.run_id, asked.shard_bytes), run_dir.newest_attempt())
+    store = checkpoint_store(run_dir, record.run_id, settings.values(record.settings))
+    return Opened(store, run_dir.newest_attempt())

@@ -135,14 +135,16 @@ def test_what_was_set_aside_is_not_read_again(run, name, capfd, monkeypatch):
     assert len(run.log.of(CheckpointRejected)) == 1  # it is counted when it is found
 
 
-def test_a_step_that_was_set_aside_is_not_resumed_from_though_it_is_asked_for(run):
+def test_a_step_that_was_set_aside_is_not_resumed_from_though_it_is_asked_for(run, monkeypatch):
     damage(run, "state.json", flip(0.5))
     with pytest.raises(RestoreError, match=r"step 20 .* is damaged .*good ones: 10"):
         run.choose(resume="20")
+    read = counted(monkeypatch, Store, "pour")
 
     with pytest.raises(RestoreError, match=r"step 20 .* is damaged .*good ones: 10"):
         run.choose(resume="20")
 
+    assert [name for (_, name, *_) in read if name.startswith("step-00000020")] == []
     assert len(run.log.of(CheckpointRejected)) == 1
 
 
