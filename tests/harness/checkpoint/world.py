@@ -151,7 +151,7 @@ class Beside:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self.address = f"harness-test-{uuid.uuid4().hex}"
+        self.address = run.saver or f"harness-test-{uuid.uuid4().hex}"
         self.desk = Desk(run.run_id, self._store, lambda event, _: record(run.log, event))
         self._listening = listener(self.address)
         self._thread = threading.Thread(target=self._serve)

@@ -1,0 +1,373 @@
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from harness import journal, settings
+from harness.checkpoint.audit import verify
+from harness.checkpoint.manifest import Place
+from harness.checkpoint.memory import Memory, seen
+from harness.checkpoint.saver import command
+from harness.checkpoint.wire import Ended, Handed, Line
+from harness.events import SaveCommitted, SaveFailed, SaveStarted, Tier
+from harness.rundir import RunDir
+from harness.settings import Record
+from tests.harness.checkpoint.hand import handed, hello
+from tests.harness.checkpoint.world import DEADLINE_S, Beside, Rank, Run, SlowDisk
+
+GONE = "rank 1 was gone before its share was copied"
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 3 * DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def run(tmp_path) -> Run:
+    """A run with its directory; `harness.checkpoint.saver` may serve it."""
+    run_dir = RunDir.at(tmp_path)
+    run_dir.create()
+    settings.write(run_dir.settings, Record("run", ("train.py",), settings.resolve([]), {}, True))
+    return Run(run_dir.checkpoints, saver=f"harness-test-{uuid.uuid4().hex}")
+
+
+@contextmanager
+def saver(run: Run, **environment: str) -> Iterator[psutil.Popen]:
+    """The saver's process, listening."""
+    environ = {**os.environ, **environment}
+    with psutil.Popen(
+        [sys.executable, "-m", *command(run.root.parent, run.saver)], env=environ
+    ) as it:
+        try:
+            until(lambda: _listens(run.saver))
+            yield it
+        finally:
+            if it.poll() is None:
+                it.kill()
+
+
+def _listens(address: str) -> bool:
+    return f"@{address}\n" in Path("/proc/net/unix").read_text()
+
+
+@contextmanager
+def beside(run: Run) -> Iterator[None]:
+    """A saver in threads of this process."""
+    it = Beside(run)
+    try:
+        yield
+    finally:
+        it.close()
+
+
+@contextmanager
+def ranks(run: Run, attempt: int, step: int, *absent: int) -> Iterator[list[subprocess.Popen[str]]]:
+    """Two ranks by hand, which have handed over their shares unless `absent`."""
+    arguments = ["-m", "tests.harness.checkpoint.hand", run.run_id, run.saver, str(attempt)]
+    processes = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                *arguments,
+                str(rank),
+                str(step),
+                *(["absent"] if rank in absent else []),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "handed\n"
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def told(run: Run) -> list[tuple[int, Any]]:
+    """What the saver wrote into the log, with the attempts."""
+    entries = journal.read(RunDir.at(run.root.parent))
+    return [(entry.attempt, entry.event) for entry in entries if entry.writer == "saver-0"]
+
+
+def begun(run: Run) -> int:
+    """An attempt that has chosen to start from nothing."""
+    store = run.store()
+    attempt = store.claim_attempt()
+    store.record_lineage(attempt, None, 0)
+    return attempt
+
+
+def stopped(process: psutil.Process) -> bool:
+    return process.status() == psutil.STATUS_STOPPED
+
+
+def test_the_saver_waits_for_no_torch():
+    code = "import sys, harness.checkpoint.saver; print({'torch', 'numpy'} & set(sys.modules))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout == "set()\n"
+
+
+@pytest.mark.processes
+def test_what_all_ranks_had_handed_over_becomes_durable_though_they_died(run):
+    attempt = begun(run)
+    with saver(run, HARNESS_POINTS="saver:save.shard:1=stop") as process:
+        with ranks(run, attempt, 10):
+            until(lambda: stopped(process))  # in the middle of a shard
+        process.send_signal(signal.SIGCONT)
+        until(lambda: told(run))
+
+    ((of, event),) = told(run)
+    assert (of, event.step, type(event)) == (attempt, 10, SaveCommitted)
+    (place,) = run.store().places()
+    assert sorted(verify(run.store(), place).files)[:2] == [
+        "shard-00000-of-00002.safetensors",
+        "shard-00001-of-00002.safetensors",
+    ]
+
+
+@pytest.mark.processes
+def test_a_save_that_a_death_leaves_incomplete_is_abandoned_at_once(run):
+    attempt = begun(run)
+    with saver(run), ranks(run, attempt, 10, 1) as processes:
+        processes[1].kill()
+        assert processes[0].stdout is not None
+        assert (
+            processes[0].stdout.readline() == f"Ended(number=1, committed=False, reason='{GONE}')\n"
+        )
+        until(lambda: told(run))
+
+    assert told(run) == [(attempt, SaveFailed(10, Tier.STORAGE, GONE))]
+    assert run.store().places() == []
+
+
+@pytest.mark.processes
+def test_a_save_that_outlives_its_attempt_never_becomes_what_the_next_one_did_not_see(run):
+    attempt = begun(run)
+    with saver(run, HARNESS_POINTS="saver:save.commit:1=stop") as process:
+        with ranks(run, attempt, 10):
+            until(lambda: stopped(process))  # all is there but the commit
+        assert run.choose() == [None, None]  # the next attempt starts without it
+        process.send_signal(signal.SIGCONT)
+        until(lambda: told(run))
+
+    reason = f"attempt {attempt + 1} has taken over from attempt {attempt}"
+    assert told(run) == [(attempt, SaveFailed(10, Tier.STORAGE, reason))]
+    assert run.steps() == []
+
+
+def _hand(run: Run, attempt: int, rank: int, step: int) -> Line:
+    line = Line.to(run.saver, DEADLINE_S)
+    line.send(hello(run.run_id, attempt, rank))
+    message, memory = handed(1, attempt, rank, step)
+    line.send(message, memory.descriptor)
+    return line
+
+
+def test_a_dead_attempts_save_is_not_in_the_way_of_the_next_ones(run):
+    run.disk = stuck = SlowDisk()
+    first = begun(run)
+    with beside(run):
+        dying = [_hand(run, first, rank, 10) for rank in range(2)]
+        assert stuck.reached.wait(DEADLINE_S)
+        for line in dying:
+            line.close()
+
+        run.disk = None
+        second = begun(run)
+        lines = [_hand(run, second, rank, 20) for rank in range(2)]
+        assert [line.receive()[0] for line in lines] == [Ended(1, committed=True)] * 2
+        stuck.go_on.set()
+        for line in lines:
+            line.close()
+
+    assert [place.step for place in run.store().places()] == run.steps() == [20]
+    reason = f"attempt {second} has taken over from attempt {first}"
+    assert run.log.of(SaveFailed) == [SaveFailed(10, Tier.STORAGE, reason)]
+
+
+@pytest.mark.processes
+def test_a_saver_that_dies_fails_the_save_in_flight_and_the_last_one_is_made_again(run):
+    def body(rank: Rank) -> list[bool]:
+        rank.at(10, force=True)
+        return [rank.saver.finish(DEADLINE_S)]
+
+    with saver(run, HARNESS_POINTS="saver:save.shard:1=kill") as first:
+        done = threading.Event()
+
+        def next_one() -> None:
+            first.wait(DEADLINE_S)
+            with saver(run):
+                assert done.wait(DEADLINE_S)
+
+        thread = threading.Thread(target=next_one)
+        thread.start()
+        try:
+            assert run.attempt(body) == [[True]] * 2
+        finally:
+            done.set()
+            thread.join()
+
+    failures = run.log.of(SaveFailed)  # a second one, if a rank meets the dying one once more
+    assert failures
+    assert all(failure.reason.startswith("the saver has gone (") for failure in failures)
+    assert len(run.log.of(SaveStarted)) == len(failures) + 1
+    assert run.store().places() == [
+        Place(10, 1, len(failures) + 1)
+    ]  # what was half written is gone
+
+
+def test_without_a_saver_saves_wait_for_one_and_training_does_not(run):
+    def body(rank: Rank) -> list[bool]:
+        started = [rank.at(1), rank.at(2)]
+        if rank.rank == 0:
+            everyone.enter_context(beside(run))
+        together.wait()
+        return [*started, rank.at(3, force=True), rank.saver.finish(DEADLINE_S)]
+
+    together = threading.Barrier(2)
+    with ExitStack() as everyone:
+        assert run.attempt(body, every_steps=1) == [[False, False, True, True]] * 2
+    assert run.steps() == [3]
+    assert run.log.of(SaveFailed) == []
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("how", ["asked", "orphaned"])
+def test_a_saver_that_leaves_finishes_what_is_whole_and_abandons_the_rest(run, how):
+    attempt = begun(run)
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-m', *{command(run.root.parent, run.saver)!r}])"
+    environ = {**os.environ, "HARNESS_POINTS": "saver:save.shard:1=stop"}
+    with psutil.Popen([sys.executable, "-c", code], env=environ) as parent:
+        until(lambda: _listens(run.saver))
+        (process,) = parent.children()
+        with ranks(run, attempt, 10):
+            until(lambda: stopped(process))
+            if how == "asked":
+                process.terminate()
+            else:
+                parent.kill()
+            process.send_signal(signal.SIGCONT)
+            until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+        parent.kill()
+    assert run.steps() == [10]
+
+
+def test_a_saver_that_leaves_does_not_wait_for_shares(run):
+    attempt = begun(run)
+    with beside(run):
+        line = _hand(run, attempt, 0, 10)
+        line.send(Handed(0, Place(5, attempt), None, "older"))  # heard: so was what came before
+        line.receive()
+    ended, _ = line.receive()
+    line.close()
+    assert ended == Ended(1, False, "the saver was asked to leave")
+
+
+# ── who may speak to it, and what it may be told ────────────────────────────────────────────────
+
+
+def test_a_rank_of_another_run_is_turned_away(run, capfd):
+    with beside(run):
+        line = Line.to(run.saver, DEADLINE_S)
+        line.send(hello("another", 1, 0))
+        with pytest.raises(EOFError):
+            line.receive()
+        line.close()
+    assert "is not how a rank of run 'run' begins" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("words", [b"GET / HTTP/1.1\r\n\r\n", b"\3" + bytes(7) + b"abc"])
+def test_words_that_are_none_of_ours_end_the_connection_and_nothing_else(run, words):
+    with beside(run):
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.connect("\0" + run.saver)
+            stranger.sendall(words)
+            stranger.settimeout(DEADLINE_S)
+            with suppress(ConnectionResetError):
+                assert stranger.recv(1) == b""
+        attempt = begun(run)
+        lines = [_hand(run, attempt, rank, 10) for rank in range(2)]
+        assert [line.receive()[0] for line in lines] == [Ended(1, committed=True)] * 2
+        for line in lines:
+            line.close()
+
+
+def test_a_shard_outside_of_its_memory_is_not_read(run, capfd):
+    attempt = begun(run)
+    with beside(run):
+        line = Line.to(run.saver, DEADLINE_S)
+        line.send(hello(run.run_id, attempt, 0))
+        message, memory = handed(1, attempt, 0, 10)
+        assert message.share is not None
+        (shard,) = message.share.shards
+        share = replace(message.share, shards=[replace(shard, begin=4000)])
+        line.send(Handed(1, message.place, share), memory.descriptor)
+        with pytest.raises(EOFError):
+            line.receive()
+        line.close()
+    assert "rank 0 handed over shards outside of its memory" in capfd.readouterr().err
+
+
+def test_another_users_end_is_refused(monkeypatch):
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with there, pytest.raises(PermissionError, match="is at the other end, and this is 12345"):
+        Line(here, 1.0)
+
+
+def test_memory_that_may_shrink_under_its_reader_is_not_read():
+    memory = Memory(10)
+    memory.view[:] = b"0123456789"
+    assert bytes(seen(os.dup(memory.descriptor))[:10]) == b"0123456789"
+    with pytest.raises(PermissionError):
+        os.ftruncate(memory.descriptor, 0)
+    other = os.memfd_create("other")
+    os.ftruncate(other, 10)
+    with pytest.raises(ValueError, match="memory that may shrink"):
+        seen(other)
+
+
+# ── what it costs ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.processes
+def test_memory_and_descriptors_stay_flat_over_300_saves(run):
+    def used(process: psutil.Process) -> tuple[int, int]:
+        return process.memory_info().rss, process.num_fds()
+
+    def body(rank: Rank) -> list[tuple[int, int]]:
+        readings = []
+        for step in range(1, 301):
+            rank.at(step, force=True, rows=2000)
+            assert rank.saver.finish(DEADLINE_S)
+            if step in (10, 300):
+                readings += [used(process), used(me)]
+        return readings
+
+    me = psutil.Process()
+    with saver(run) as process:
+        ((saver_10, rank_10, saver_300, rank_300),) = run.attempt(body, world_size=1, keep=1)
+    assert saver_300[0] - saver_10[0] < 2_000_000
+    assert rank_300[0] - rank_10[0] < 4_000_000
+    assert (saver_300[1], rank_300[1]) == (saver_10[1], rank_10[1])
