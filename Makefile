@@ -30,6 +30,7 @@ bench: $(READY)  ## every claim about speed, each beside what it is compared wit
 	$(BIN)/python -m benchmarks.fold
 	$(BIN)/python -m benchmarks.restart
 	$(BIN)/python -m benchmarks.simulate
+	$(BIN)/python -m benchmarks.storage
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -72,6 +72,33 @@ def numbers(entries: Any) -> list[tuple[int, int]]:
 # ── worked by hand ──────────────────────────────────────────────────────────────────────────────
 
 
+def test_a_save_that_becomes_durable_after_its_attempt_has_failed_is_what_the_next_resumes_from():
+    folded = timeline(
+        log(
+            *start(),
+            (10, 1, step(2)),
+            (10, 1, SaveStarted(2, Tier.STORAGE)),
+            (10.5, 1, SaveUnblocked(2, Tier.STORAGE)),
+            (11, 1, KILLED),
+            (11.5, 1, RanksStopped()),
+            (12, 2, AttemptStarted(2)),
+            (12.5, 1, SaveCommitted(2, Tier.STORAGE, 600)),  # by the saver, which lives on
+            (12.75, 1, CheckpointDeleted(1, 1)),
+            (13, 2, RestoreStarted()),
+            (14, 2, TrainingResumed(2, Tier.STORAGE, 1)),
+            (16, 2, step(3)),
+            (17, 1, SaveFailed(3, Tier.STORAGE, "attempt 2 has taken over from attempt 1")),
+            (18, 2, step(4)),
+        )
+    )
+    assert stretches(folded)[-3:] == [("restore", 13, 14), ("warmup", 14, 16), ("work", 16, 18)]
+    account = folded.account
+    assert (account.attempt, account.step, account.ledger.lost_steps) == (2, 4, 0)
+    saves = account.checkpoints.saves[Tier.STORAGE]
+    assert (saves.committed, saves.failed, saves.commits.last_ns) == (1, 1, 2.5 * S)
+    assert account.checkpoints.deleted == 1
+
+
 def test_a_run_without_trouble():
     folded = timeline(
         log(

@@ -30,6 +30,18 @@ def test_a_save_that_never_ends_is_not_waited_for():
     assert decide(20, stuck, force=False, stuck_s=60) == said
 
 
+def test_a_saver_that_is_not_there_is_waited_for_and_not_for_ever():
+    said = Decision(Answer.WAIT, "the saver is not there")
+
+    assert decide(20, Progress(absent_s=59.9), force=False, stuck_s=600) == said
+    assert decide(20, Progress(absent_s=0.1), force=True, stuck_s=600) == said
+    assert decide(20, Progress(absent_s=60), force=True, stuck_s=600) == Decision(
+        Answer.GIVE_UP, "the saver has not been there for 60 s"
+    )
+    have = Progress(durable_step=20, absent_s=60)
+    assert decide(20, have, force=True, stuck_s=600).answer is Answer.HAVE
+
+
 def test_the_last_state_is_not_saved_twice():
     assert decide(20, Progress(durable_step=20), force=True, stuck_s=60).answer is Answer.HAVE
     assert decide(20, Progress(writing_step=20), force=True, stuck_s=60).answer is Answer.WAIT
