@@ -71,7 +71,7 @@ class Checkpointer:
         self._trials: dict[int, int] = {}
         self._wanted: int | None = None
         self._clean_to = 0
-        self._conclusions: list[str] = []
+        self._conclusions: list[int] = []
         self._last: tuple[int, Tree, Tree] | None = None
         self._spokesman = Spokesman(recorder, rank)
         self._apart = bool(saver)
@@ -158,7 +158,6 @@ class Checkpointer:
             if self._rank == 0:
                 self._channel.hear(f"closed/{self._world_size}", within_s=_CLOSE_S)
                 self._forget_answers(self._questions)
-                self._channel.forget(self._conclusions)
                 self._channel.forget_list("closed", self._world_size)
             self._carrier.close()
         except Exception:  # noqa: BLE001, S110  # the store may be gone before us, messages and all
@@ -191,7 +190,7 @@ class Checkpointer:
             time.sleep(_LOOK_S)
             again = time.monotonic() < until_s
         word = Conclusion(progress.durable_step, again and self._last is not None)
-        self._conclusions.append(key)
+        self._conclusions.append(self._questions)
         self._channel.post(key, msgspec.json.encode(word))
         return word
 
@@ -248,10 +247,14 @@ class Checkpointer:
             sweep(self._store, self._attempt)
 
     def _forget_answers(self, end: int) -> None:
-        """Delete the answers to all questions before number `end`, which every rank has read."""
+        """Delete what was said of all questions before number `end`, which every rank has read."""
         if self._rank == 0:
-            self._channel.forget(f"answer/{number}" for number in range(self._clean_to, end))
+            questions = range(self._clean_to, end)
+            self._channel.forget(f"answer/{number}" for number in questions)
             self._clean_to = end
+            for number in [number for number in self._conclusions if number <= end]:
+                self._channel.forget([f"conclusion/{number}"])
+                self._conclusions.remove(number)
 
     # ── the copy ────────────────────────────────────────────────────────────────────────────
 
