@@ -249,12 +249,11 @@ class Checkpointer:
     def _forget_answers(self, end: int) -> None:
         """Delete what was said of all questions before number `end`, which every rank has read."""
         if self._rank == 0:
-            questions = range(self._clean_to, end)
-            self._channel.forget(f"answer/{number}" for number in questions)
+            self._channel.forget(f"answer/{number}" for number in range(self._clean_to, end))
             self._clean_to = end
-            for number in [number for number in self._conclusions if number <= end]:
-                self._channel.forget([f"conclusion/{number}"])
-                self._conclusions.remove(number)
+            heard = [number for number in self._conclusions if number <= end]
+            self._channel.forget(f"conclusion/{number}" for number in heard)
+            self._conclusions = self._conclusions[len(heard) :]
 
     # ── the copy ────────────────────────────────────────────────────────────────────────────
 
