@@ -40,6 +40,14 @@ class Settings:
     """Steps between saves; 0 saves at the end alone."""
     keep: int = 3
     """How many verified checkpoints retention leaves, at least 1."""
+    keep_for_s: int = 0
+    """Seconds for which a checkpoint stays beside those, by the clock of the storage."""
+    keep_every_steps: int = 0
+    """Checkpoints at multiples of this many steps stay for ever; 0 keeps none of them for that."""
+    keep_when_full: int = 0
+    """How many verified checkpoints are enough when the storage is full; 0 never goes below `keep`."""
+    storage_timeout_s: int = 60
+    """Seconds that a call to the storage may take, beside a tenth of a second for each MB."""
     shard_bytes: int = 2_000_000_000
     """Size at which a rank's shard is split into another file."""
     seed: int = 0
@@ -163,7 +171,7 @@ def _whole(key: str, raw: Any) -> int:
         number = int(raw) if isinstance(raw, str) else index(raw)
     except (TypeError, ValueError):
         raise ValueError(f"{key} = {_shown(raw)} is not a whole number") from None
-    least = 1 if key in ("keep", "shard_bytes") else 0
+    least = 1 if key in ("keep", "shard_bytes", "storage_timeout_s") else 0
     if number < least:
         raise ValueError(f"{key} = {_shown(number)} is below {least}")
     most = MOST_THREADS if key == "threads" else MOST

@@ -5,7 +5,7 @@ One that is found damaged is set aside: a record beside its commit says so, and 
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -69,13 +69,17 @@ def verify(store: Store, place: Place) -> Manifest:
     return manifest
 
 
-def is_sound(store: Store, place: Place) -> bool:
-    """True if the manifest is the committed one and every file of it has its size."""
+def is_sound(store: Store, place: Place, inventory: Mapping[str, int] | None = None) -> bool:
+    """True if the manifest is the committed one and every file of it has its size.
+
+    `inventory` is what the storage holds, where it has been listed already.
+    """
     try:
         files = manifest_of(store, place).files
-        return all(store.size(f"{place.name}/{name}") == file.size for name, file in files.items())
+        found = store.inventory() if inventory is None else inventory
     except (DamagedError, OSError):
         return False
+    return all(found.get(f"{place.name}/{name}") == file.size for name, file in files.items())
 
 
 def set_aside(store: Store, place: Place, found: DamagedError, attempt: int) -> bool:

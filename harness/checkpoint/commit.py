@@ -102,8 +102,6 @@ def publish(
         tensors=_merged(reports),
     )
     written = store.write(f"{place.name}/{MANIFEST}", [encode_manifest(manifest)])
-    store.sync(place.name)
-    store.sync()
     reach(Point.SAVE_COMMIT)
     _check_lineage(store, place)
     may_commit()

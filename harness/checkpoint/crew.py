@@ -231,7 +231,6 @@ class Crew:
         ]
         with ThreadPoolExecutor(min(_AT_ONCE, len(jobs)), "checkpoint-shard") as threads:
             written = list(threads.map(lambda job: self._shard(save, store, *job), jobs))
-        store.sync(save.place.name)
         return publish(
             store,
             save.place,

@@ -1,13 +1,6 @@
-"""How bytes get to storage and back: each one is counted in a checksum on its way.
+"""How bytes get to storage and back: each one is counted in a checksum on its way."""
 
-Here, too, is what fsspec cannot promise and each kind of storage has to bring: that a file appears
-whole or not at all and only if it was not there, and that it is still there after a power cut.
-"""
-
-import os
-import uuid
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import xxhash
@@ -24,17 +17,45 @@ Sink = Callable[[int, memoryview], None]
 """Takes a portion of a file, and where in the file it begins."""
 
 
-def write_through(file: Any, chunks: Iterable[bytes | memoryview]) -> FileRecord:
-    """Write `chunks` and make them durable; size and checksum of what was written."""
-    checksum = xxhash.xxh3_128()
-    size = 0
-    for chunk in _portions(chunks):
-        file.write(chunk)
-        checksum.update(chunk)
-        size += len(chunk)
-    file.flush()
-    _fsync(file)
-    return FileRecord(size, checksum.hexdigest())
+class SourceError(Exception):
+    """The chunks themselves failed, by `error`; no other try would have them whole."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        super().__init__()
+
+
+class Outgoing:
+    """Chunks on their way to storage: counted in a checksum once, given as often as it takes.
+
+    Each must stay as it is until the last try has ended.
+    """
+
+    def __init__(self, chunks: Iterable[bytes | memoryview]) -> None:
+        self._coming = _portions(chunks)
+        self._given: list[memoryview] = []
+        self._checksum = xxhash.xxh3_128()
+
+    def portions(self, moved: Callable[[int], None]) -> Iterator[memoryview]:
+        """All of them, from the first; `moved` is called with the size of each."""
+        for portion in list(self._given):
+            moved(len(portion))
+            yield portion
+        while (coming := self._next()) is not None:
+            moved(len(coming))
+            self._given.append(coming)
+            self._checksum.update(coming)
+            yield coming
+
+    def _next(self) -> memoryview | None:
+        try:
+            return next(self._coming, None)
+        except BaseException as error:
+            raise SourceError(error) from error
+
+    def record(self) -> FileRecord:
+        """Size and checksum of what was given."""
+        return FileRecord(sum(map(len, self._given)), self._checksum.hexdigest())
 
 
 def read_through(file: Any, size: int, sink: Sink | None = None) -> FileRecord:
@@ -67,44 +88,3 @@ def _portions(chunks: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
         view = memoryview(chunk)
         for start in range(0, len(view), _CHUNK_BYTES):
             yield view[start : start + _CHUNK_BYTES]
-
-
-def _fsync(file: Any) -> None:
-    """Through the disk's cache, where there is a disk behind `file`."""
-    try:
-        descriptor = file.fileno()
-    except (AttributeError, OSError):  # an object store's stream has none
-        return
-    os.fsync(descriptor)
-
-
-# ── what only file:// needs: another storage brings its own two ─────────────────────────────────
-
-
-def create_file(path: Path, data: bytes) -> bool:
-    """Create-if-absent by a hard link: whole or not at all, and it never replaces anything."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            # A server that answers a repeated request may refuse what it has just done.
-            if temporary.stat().st_nlink != 2:
-                return False
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_directory(path.parent)
-    return True
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -68,6 +68,18 @@ def decide(step: int, progress: Progress, *, force: bool, stuck_s: float) -> Dec
     return Decision(Answer.GO, "the last state" if force else "due")
 
 
+@dataclass(frozen=True, slots=True)
+class Spared:
+    """What retention leaves beside the newest, as long as it is sound."""
+
+    young_s: float = 0.0
+    """What was committed less than this long before the newest."""
+    every_steps: int = 0
+    """What is at a multiple of this many steps, for ever; 0 leaves none."""
+    at_least: int = 0
+    """How many of the newest are enough when the storage is full; 0 keeps to what retention leaves."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Saved:
     """One committed checkpoint, as retention sees it."""
@@ -77,9 +89,19 @@ class Saved:
     name: str
     sound: bool = True
     """Its manifest is the committed one and every file of it has its size."""
+    committed_s: float = 0.0
+    """When, by the clock of the storage."""
 
 
-def surplus(on_chain: Iterable[Saved], off_chain: Iterable[Saved], keep: int) -> Sequence[Saved]:
+NONE_SPARED = Spared()
+
+
+def surplus(
+    on_chain: Iterable[Saved],
+    off_chain: Iterable[Saved],
+    keep: int,
+    spared: Spared = NONE_SPARED,
+) -> Sequence[Saved]:
     """What may be deleted, oldest first, so that the newest `keep` sound ones on the chain stay.
 
     What is damaged counts for nothing, so it never takes the place of a good one. What is off the
@@ -90,9 +112,30 @@ def surplus(on_chain: Iterable[Saved], off_chain: Iterable[Saved], keep: int) ->
     sound = [saved for saved in chained if saved.sound]
     if not sound:
         return ()
-    oldest_kept = sound[-keep:][0]
-    outlived = [saved for saved in chained if saved < oldest_kept]
+    oldest_kept, newest = sound[-keep:][0], sound[-1]
+    outlived = [
+        saved for saved in chained if saved < oldest_kept and not _is_spared(saved, newest, spared)
+    ]
     if len(sound) < keep:
         outlived = []
-    abandoned = [saved for saved in off_chain if saved.attempt < sound[-1].attempt]
+    abandoned = [saved for saved in off_chain if saved.attempt < newest.attempt]
     return sorted(outlived + abandoned)
+
+
+def _is_spared(saved: Saved, newest: Saved, spared: Spared) -> bool:
+    is_young = newest.committed_s - saved.committed_s < spared.young_s
+    is_due = spared.every_steps > 0 and saved.step % spared.every_steps == 0
+    return saved.sound and (is_young or is_due)
+
+
+def is_leftover(
+    step: int, attempt: int, newest_attempt: int | None, committed_step: int | None
+) -> bool:
+    """True if a save without a commit will never get one.
+
+    That of an older attempt than the newest is dead. An attempt saves one step after the other, so
+    that of the newest is too, once the attempt has committed that step or a later one.
+    """
+    if newest_attempt is None or attempt > newest_attempt:
+        return False
+    return attempt < newest_attempt or (committed_step is not None and step <= committed_step)

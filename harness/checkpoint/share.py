@@ -60,7 +60,6 @@ class Report:
 def write(share: Share, memory: memoryview, place: Place, store: Store) -> Report:
     """Write the share durably; what to report of it."""
     files = {shard.name: write_shard(shard, memory, place, store) for shard in share.shards}
-    store.sync(place.name)
     return report(share, files)
 
 

@@ -1,27 +1,25 @@
-"""Where the checkpoints of one run are kept; the only module that touches their storage.
+"""Where the checkpoints of one run are kept: what its names mean, and that no call to it lasts for ever.
 
-Everything goes through fsspec, except the two promises that it cannot make: files.py keeps those.
+What each kind of storage has to promise is in objects.py; here nothing is special about any of them.
 """
 
 import errno
 import os
 import re
+import secrets
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from types import UnionType
-from typing import Any
+from typing import Any, TypeVar
 
-import fsspec
-from fsspec.core import split_protocol, url_to_fs
-
-from harness.checkpoint.files import Sink, create_file, read_through, sync_directory, write_through
+from harness.checkpoint.address import StoreError, locate
 from harness.checkpoint.lineage import Chain, Departure, chain
-from harness.checkpoint.manifest import COMMIT, FileRecord, Place
+from harness.checkpoint.manifest import COMMIT, Place
+from harness.checkpoint.policy import NONE_SPARED, Spared
 from harness.checkpoint.seal import sealed, unsealed
+from harness.checkpoint.vault import Vault
 
 SCHEMA = 1
 _REMOVALS = 10
@@ -30,37 +28,46 @@ _DEPARTURE = re.compile(r"(\d{5,})\.json")
 _RUN, _ATTEMPTS = "run.json", "attempts"
 
 
-class StoreError(ValueError):
-    """The storage is not one that this run can use."""
+__all__ = ["Store", "StoreError"]
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class Store(Vault):
     """The storage of one run's checkpoints. Safe to use from several processes and threads."""
 
-    files: fsspec.AbstractFileSystem
-    root: str
-    run_id: str
-    shard_bytes: int
+    spared: Spared = NONE_SPARED
+    """What retention leaves beside the newest."""
+    _departed: dict[int, Departure] = field(default_factory=dict, compare=False, repr=False)
+    """Records of lineage that were read; they are written once."""
 
     @classmethod
-    def open(cls, url: str, run_id: str, shard_bytes: int = 2_000_000_000) -> "Store":
+    def at(cls, url: str, run_id: str, **options: Any) -> "Store":
+        """The storage at `url`, which is not touched yet.
+
+        Raises `StoreError` for a kind of storage that cannot hold checkpoints.
+        """
+        return cls(*locate(url), run_id, **options)
+
+    @classmethod
+    def open(cls, url: str, run_id: str, **options: Any) -> "Store":
         """The storage at `url`, made if it is not there.
 
         Raises `StoreError` for a kind of storage that cannot hold checkpoints, and for one that
         holds another run's.
         """
-        store = cls(*_located(url), run_id, shard_bytes)
+        store = cls.at(url, run_id, **options)
         store.adopt()
         return store
 
     @classmethod
-    def existing(cls, url: str, shard_bytes: int = 2_000_000_000) -> "Store":
+    def existing(cls, url: str, **options: Any) -> "Store":
         """The storage at `url`, of whichever run it is; nothing is written.
 
         Raises `StoreError` where no run keeps its checkpoints.
         """
-        store = cls(*_located(url), "", shard_bytes)
+        store = cls.at(url, "", **options)
         try:
             return replace(store, run_id=store._fields(_RUN, run_id=str)["run_id"])
         except FileNotFoundError:
@@ -70,10 +77,12 @@ class Store:
 
     def adopt(self) -> None:
         """Mark the storage as this run's. Raises `StoreError` if it is another's."""
-        self.files.makedirs(self.path(_ATTEMPTS), exist_ok=True)
-        if self.create(_RUN, sealed({"schema": SCHEMA, "run_id": self.run_id})):
-            sync_directory(Path(self.root).parent)
-        owner = self._fields(_RUN, run_id=str)["run_id"]
+        self.make()
+        try:
+            owner = self._fields(_RUN, run_id=str)["run_id"]
+        except FileNotFoundError:
+            self.create(_RUN, sealed({"schema": SCHEMA, "run_id": self.run_id}))
+            owner = self._fields(_RUN, run_id=str)["run_id"]
         if owner != self.run_id:
             raise StoreError(
                 f"{self.root} holds the checkpoints of run {owner!r}, and this is run"
@@ -97,12 +106,13 @@ class Store:
         return number
 
     def _claim(self, attempt: int) -> bytes:
-        who = {"host": socket.gethostname(), "pid": os.getpid()}
+        who = {"host": socket.gethostname(), "pid": os.getpid(), "nonce": secrets.token_hex(8)}
         return sealed({"schema": SCHEMA, "run_id": self.run_id, "attempt": attempt, **who})
 
     def record_lineage(self, attempt: int, parent: int | None, step: int) -> None:
         """Write down, once, what `attempt` resumed from. Raises `StoreError` the second time."""
-        fields = {"attempt": attempt, "parent": parent, "step": step}
+        nonce = secrets.token_hex(8)
+        fields = {"attempt": attempt, "parent": parent, "step": step, "nonce": nonce}
         path = f"{_ATTEMPTS}/{attempt:05d}.json"
         if not self.create(path, sealed({"schema": SCHEMA, "run_id": self.run_id, **fields})):
             raise StoreError(
@@ -112,14 +122,15 @@ class Store:
 
     def departures(self) -> dict[int, Departure]:
         """Where each attempt that has chosen began."""
-        found: dict[int, Departure] = {}
-        for attempt in self._numbers(_DEPARTURE):
-            record = f"{_ATTEMPTS}/{attempt:05d}.json"
-            fields = self._fields(record, attempt=int, parent=int | None, step=int)
-            if fields["attempt"] != attempt:
-                raise self._damaged(record, f"it is that of attempt {fields['attempt']}")
-            found[attempt] = Departure(fields["parent"], fields["step"])
-        return found
+        numbers = self._numbers(_DEPARTURE)
+        for attempt in numbers:
+            if attempt not in self._departed:
+                record = f"{_ATTEMPTS}/{attempt:05d}.json"
+                fields = self._fields(record, attempt=int, parent=int | None, step=int)
+                if fields["attempt"] != attempt:
+                    raise self._damaged(record, f"it is that of attempt {fields['attempt']}")
+                self._departed[attempt] = Departure(fields["parent"], fields["step"])
+        return {attempt: self._departed[attempt] for attempt in numbers}
 
     def chain(self) -> Chain:
         """The attempts that count now. Raises `StoreError` where their records cannot all be true."""
@@ -130,99 +141,41 @@ class Store:
             raise StoreError(f"{self.path(_ATTEMPTS)}: {error}") from None
 
     def _numbers(self, form: re.Pattern[str]) -> list[int]:
-        matches = (form.fullmatch(name) for name in self._names(_ATTEMPTS))
+        names = (name.rsplit("/", 1)[-1] for name in self.listing(_ATTEMPTS))
+        matches = (form.fullmatch(name) for name in names)
         return sorted(int(match.group(1)) for match in matches if match is not None)
 
     # ── checkpoints ─────────────────────────────────────────────────────────────────────────
 
     def places(self) -> list[Place]:
-        """Every directory of a save, committed or not, oldest step first."""
-        places = (Place.parse(name) for name in self._names(""))
-        return sorted(place for place in places if place is not None)
+        """Every save of which there is anything, committed or not, oldest step first."""
+        return places_in(self.inventory())
 
     def is_committed(self, place: Place) -> bool:
         """True once the commit is there; what it says is another question."""
-        return bool(self.files.exists(self.path(place.name, COMMIT)))
+        return f"{place.name}/{COMMIT}" in self.listing(place.name)
 
     def begin(self, place: Place) -> None:
-        """Make the directory of a new save. Raises `FileExistsError` if it was ever used."""
-        self.files.mkdir(self.path(place.name), create_parents=False)
+        """Make sure that no one has written to `place` yet. Raises `FileExistsError` if so."""
+        if found := sorted(self.listing(place.name)):
+            raise FileExistsError(errno.EEXIST, "it was used before", found[0])
 
-    def remove(self, place: Place) -> None:
+    def remove(self, place: Place, between: Callable[[], None] = lambda: None) -> None:
         """Delete a save: the commit first, so that no one trusts what is half gone.
 
-        Again and again if need be, since another rank may open its file in the middle of it.
+        `between` is called after each deletion. Again and again if need be, since another rank may
+        open its file in the middle of it.
         """
-        with suppress(FileNotFoundError):
-            self.files.rm_file(self.path(place.name, COMMIT))
-            self.sync(place.name)
         for _ in range(_REMOVALS):
-            try:
-                self.files.rm(self.path(place.name), recursive=True)
-            except FileNotFoundError:
-                if not self.files.exists(self.path(place.name)):
-                    return
-            except OSError as error:
-                if error.errno != errno.ENOTEMPTY:
-                    raise
-            else:
+            names = sorted(self.listing(place.name), key=_commit_first)
+            for name in names:
+                with suppress(FileNotFoundError):
+                    self.delete(name)
+                between()
+            self.sweep(lambda name, _: name.startswith(f"{place.name}/"))
+            if not names:
                 return
         raise OSError(errno.ENOTEMPTY, "others keep writing into it", place.name)
-
-    # ── files ───────────────────────────────────────────────────────────────────────────────
-
-    def path(self, *names: str) -> str:
-        """A path as the file system takes it."""
-        return "/".join((self.root, *filter(None, names)))
-
-    def write(self, name: str, chunks: Iterable[bytes | memoryview]) -> FileRecord:
-        """Write a file and make its content durable (not yet its name: `sync`)."""
-        with self.files.open(self.path(name), "wb") as file:
-            return write_through(file, chunks)
-
-    def read(self, name: str) -> bytes:
-        """A small file, whole."""
-        return bytes(self.files.cat_file(self.path(name)))
-
-    def pour(self, name: str, size: int, sink: Sink | None = None) -> FileRecord:
-        """Read a file that should have `size` bytes; its size and checksum as they were found.
-
-        `sink` gets each portion and where in the file it begins; in order, but after a fault in the
-        middle possibly from the start again. A file that is too long counts one byte too many.
-        """
-        with self.files.open(self.path(name), "rb") as file:
-            return read_through(file, size, sink)
-
-    def size(self, name: str) -> int | None:
-        """Bytes of a file, or None where it is missing."""
-        try:
-            return int(self.files.size(self.path(name)))
-        except FileNotFoundError:
-            return None
-
-    def inventory(self) -> dict[str, int]:
-        """Every file of the storage by name, with its size."""
-        found = self.files.find(self.root, detail=True)
-        return {
-            str(path).removeprefix(f"{self.root}/"): int(info["size"])
-            for path, info in found.items()
-        }
-
-    def modified(self, name: str) -> datetime | None:
-        """When a file was written, or None where the storage does not say."""
-        try:
-            at: datetime = self.files.modified(self.path(name))
-        except (NotImplementedError, FileNotFoundError):
-            return None
-        return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-
-    def create(self, name: str, data: bytes) -> bool:
-        """Write a file whole, durably, and only if it is not there; False if it is."""
-        return create_file(Path(self.path(name)), data)
-
-    def sync(self, name: str = "") -> None:
-        """Make the names in directory `name` durable; of the root where none is given."""
-        sync_directory(Path(self.path(name)))
 
     def _fields(self, name: str, **kinds: type | UnionType) -> dict[str, Any]:
         """A record beside the checkpoints, with fields of these kinds at least.
@@ -249,20 +202,13 @@ class Store:
             " what it says"
         )
 
-    def _names(self, directory: str) -> list[str]:
-        listed: list[Any] = self.files.ls(self.path(directory), detail=False)
-        return [str(path).rsplit("/", 1)[-1] for path in listed]
+
+def places_in(names: Iterable[str]) -> list[Place]:
+    """The places that files of these names are in, oldest step first."""
+    folders = {name.partition("/")[0] for name in names if "/" in name}
+    found = (Place.parse(folder) for folder in folders)
+    return sorted(place for place in found if place is not None)
 
 
-def _located(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
-    """The file system behind `url` and the path in it. Raises `StoreError`."""
-    protocol, _ = split_protocol(url)
-    if protocol not in (None, "file", "local"):
-        why = (
-            "lives in one process alone, so no other rank and no later attempt would see it"
-            if protocol == "memory"
-            else "is not supported yet"
-        )
-        raise StoreError(f"checkpoints at {url!r}: {protocol}:// {why}; use file:///some/path")
-    files, root = url_to_fs(url, use_listings_cache=False)
-    return files, root
+def _commit_first(name: str) -> tuple[bool, str]:
+    return not name.endswith(f"/{COMMIT}"), name

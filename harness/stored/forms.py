@@ -18,7 +18,7 @@ import safetensors
 import torch
 from safetensors.torch import save_file
 
-from harness.checkpoint.files import sync_directory
+from harness.checkpoint.local import sync_directory
 from harness.stored import dcp
 from harness.stored.document import (
     Document,

@@ -7,7 +7,7 @@ from pathlib import Path
 from harness import settings
 from harness.checkpoint.store import Store, StoreError
 from harness.rundir import RunDir
-from harness.storage import checkpoint_store
+from harness.storage import checkpoint_store, options
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ def opened(where: str) -> Opened:
         return Opened(Store.existing(where))
     asked = settings.values(record.settings)
     url = asked.checkpoints or str(run_dir.checkpoints)
-    store = Store.existing(url, shard_bytes=asked.shard_bytes)
+    store = Store.existing(url, **options(asked))
     if store.run_id != record.run_id:
         raise StoreError(
             f"{store.root} holds the checkpoints of run {store.run_id!r}, and {where} is run"

@@ -37,8 +37,6 @@ def place_document(store: Store, document: Document, step: int, attempt: int) ->
     store.begin(place)
     try:
         written = _write(store, place, document)
-        store.sync(place.name)
-        store.sync()
         commit = Commit(SCHEMA, store.run_id, place.step, place.attempt, written)
         if not store.create(f"{place.name}/{COMMIT}", encode_commit(commit)):
             raise StoreError(f"{place.name} was committed by someone else")
