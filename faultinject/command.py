@@ -4,6 +4,7 @@ Exit status: 0 done, 1 refused, 2 a mistake in how it was called or in a file th
 """
 
 import argparse
+import math
 import os
 import signal
 import sys
@@ -13,8 +14,9 @@ from pathlib import Path
 from faultinject import tape, tapefile
 from faultinject.arm import NotAllowed, arm, armed_tape, claimed
 from faultinject.inject import WRITER, Bell, Injector
-from faultinject.tape import Plan, Tape, counted
+from faultinject.tape import LONGEST_S, Plan, Tape, counted
 from harness import settings
+from harness.fold import MOST_RANKS
 from harness.parent import die_with
 from harness.recorder import Recorder
 from harness.rundir import RunDir
@@ -64,6 +66,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
 
     check = commands.add_parser("check", help="say whether a tape can be read")
     check.add_argument("tape", type=Path, metavar="TAPE", help="the tape")
+    check.add_argument("--ranks", type=_ranks, help="ranks of the job that it is for")
     _add_checkpoints(check)
     check.set_defaults(act=_check)
 
@@ -83,7 +86,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     )
     inject.add_argument(
         "--wait-s",
-        type=float,
+        type=_seconds,
         metavar="SECONDS",
         default=WAIT_S,
         help="seconds to wait for the run to begin (default 600)",
@@ -104,9 +107,22 @@ def _add_checkpoints(parser: argparse.ArgumentParser) -> None:
 
 def _ranks(text: str) -> int:
     """A world size, for argparse."""
-    if not text.isdecimal() or not 1 <= len(text) <= 7 or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, from 1 up")
+    if not text.isdecimal() or len(text) > 7 or not 1 <= int(text) <= MOST_RANKS:
+        rule = f"is not a number of ranks, from 1 to {MOST_RANKS}"
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} {rule}")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    """A time to wait, for argparse."""
+    try:
+        wait_s = float(text)
+    except ValueError:
+        wait_s = math.nan
+    if not 0 <= wait_s <= LONGEST_S:
+        rule = f"is not a time from 0 to {LONGEST_S:g} s"
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} {rule}")
+    return wait_s
 
 
 def _compiled(arguments: argparse.Namespace) -> tuple[Plan, Tape]:
@@ -118,6 +134,22 @@ def _compiled(arguments: argparse.Namespace) -> tuple[Plan, Tape]:
     except ValueError as mistakes:
         lines = "\n".join(f"{arguments.plan}: {line}" for line in str(mistakes).splitlines())
         raise ValueError(lines) from None
+
+
+def _check_ranks(path: Path, made: Tape, ranks: int | None) -> None:
+    """Refuse faults of ranks that are not there."""
+    gone = sorted(
+        {
+            fault.target.number
+            for fault in made.faults
+            if fault.target.number >= (ranks or MOST_RANKS)
+        }
+    )
+    if gone:
+        raise ValueError(
+            f"{path}: rank {gone[0]} does not exist at {ranks} ranks, and the tape is for"
+            f" {made.world_size}: compile it anew with --ranks {ranks}"
+        )
 
 
 def _check_reach(path: Path, made: Tape, checkpoints: str | None) -> None:
@@ -147,6 +179,7 @@ def _compile(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     read = tapefile.read(arguments.tape)
     _check_reach(arguments.tape, read, arguments.checkpoints)
+    _check_ranks(arguments.tape, read, arguments.ranks)
     _say(f"{counted(read)} in {arguments.tape}")
     return DONE
 
@@ -158,6 +191,8 @@ def _inject(arguments: argparse.Namespace) -> int:
     else:
         signals.append(signal.SIGINT)
     run_dir = RunDir.at(arguments.run)
+    if arguments.tape is not None:
+        tapefile.read(arguments.tape)  # a tape that is none is said now, not when the run begins
     with Bell(tuple(signals)) as bell:
         if arguments.with_parent:
             die_with(os.getppid(), signal.SIGTERM)

@@ -196,7 +196,8 @@ def _run_at(path: Path) -> RunDir | None:
             return run_dir
         reason = f"it holds neither {run_dir.events.name}/ nor {run_dir.settings.name}"
         if not run_dir.path.is_dir():
-            reason = "there is no such directory"
+            there = run_dir.path.exists()
+            reason = "that is no directory" if there else "there is no such directory"
     except OSError as error:
         reason = str(error)
     _refused(f"no run at {path}: {reason}")

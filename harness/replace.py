@@ -5,6 +5,7 @@ Whoever is killed in between leaves the old file or the new one; an error leaves
 
 import errno
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -19,6 +20,8 @@ def replace_file(path: Path, content: bytes) -> None:
     try:
         beside.write_bytes(content)
         beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, str(path)) from None
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)

@@ -5,6 +5,7 @@ Precedence: flag, environment (`HARNESS_…`), `run.toml` of an earlier launch, 
 
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -25,6 +26,8 @@ MOST_THREADS = 1024
 MOST = (1 << 63) - 1
 """Bound of every number: random streams take no larger seed, and caches hold none."""
 _SHOWN = 60
+_LOOSE = re.compile("(file|local)://(?!/)")
+"""A URL without an absolute path: the next launch would look for it somewhere else."""
 
 FOR_ONE_LAUNCH = ("resume",)
 """What the next launch in the same directory must be asked for again."""
@@ -186,6 +189,9 @@ def _words(key: str, raw: Any) -> str:
     text = str(raw)
     if key == "resume" and text not in ("auto", "fresh") and not _is_step(text):
         raise ValueError(f"resume = {_shown(raw)} is neither 'auto', 'fresh' nor a step")
+    place = text.rpartition("::")[2]
+    if key == "checkpoints" and (place.startswith("://") or _LOOSE.match(place)):
+        raise ValueError(f"checkpoints = {_shown(raw)} names no place: use file:///some/path")
     if key == "checkpoints" and text and "://" not in text:
         return str(RunDir.at(text).path)  # the next launch may be made elsewhere
     return text

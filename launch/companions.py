@@ -90,6 +90,7 @@ def compiler(plan: Path, ranks: int, tape: Path, checkpoints: str) -> list[str]:
     return [*made, "--checkpoints", checkpoints]
 
 
-def checker(tape: Path, checkpoints: str) -> list[str]:
-    """The command that says whether a tape can be read, for a run whose checkpoints are there."""
-    return ["faultinject", "check", str(tape), "--checkpoints", checkpoints]
+def checker(tape: Path, ranks: int, checkpoints: str) -> list[str]:
+    """The command that says whether a tape is one for so many ranks, whose checkpoints are there."""
+    where = ["--checkpoints", checkpoints]
+    return ["faultinject", "check", str(tape), "--ranks", str(ranks), *where]

@@ -20,7 +20,7 @@ from harness.recorder import Recorder
 from harness.rundir import RunDir
 from harness.slots import Mark
 from harness.storage import checkpoint_store
-from launch import companions, forkserver, preparation, processes, upkeep, warm
+from launch import capacity, companions, forkserver, preparation, processes, upkeep, warm
 from launch.aftermath import Aftermath
 from launch.agent import Agent, Ranks
 from launch.beside import Beside, Recipe
@@ -91,13 +91,11 @@ def _ranks(asked: Options, prepared: Prepared, threads: str | None) -> Ranks:
 
     Counting devices may touch them, so not before the fork server is forked.
     """
+    world_size = capacity.ranks(asked.ranks)
     try:
         config, _, _ = config_from_args(asked.torch)
     except (AssertionError, RuntimeError, ValueError) as error:
         raise UsageError(str(error)) from None
-    world_size = config.nproc_per_node
-    if world_size < 1:
-        raise UsageError(f"--nproc-per-node {asked.ranks} is below 1")
     wanted = settings.values(prepared.record.settings).threads
     given = int(threads) if threads is not None and threads.isdecimal() else 0
     run_id = prepared.record.run_id

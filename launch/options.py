@@ -5,7 +5,6 @@ node are said to have none, and those that would change what runs are refused by
 """
 
 import argparse
-import math
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NoReturn
 
+from harness import settings
 from harness.settings import DEFAULTS, Settings
 from launch import watchdog
 from launch.rank import Kind, Program
@@ -23,6 +23,8 @@ DEFAULT_RESTARTS = 10
 DEFAULT_PREEMPTIONS = 100
 DEFAULT_WINDOW_S = 3600.0
 DEFAULT_GRACE_S = 60.0
+LONGEST_S = 1e9
+"""31 years; in nanoseconds, still a number that every part of a run can hold."""
 
 SETTINGS_HELP = {
     "checkpoints": "fsspec URL or folder of the checkpoints (default: the run's own checkpoints/)",
@@ -239,6 +241,8 @@ def _program(asked: argparse.Namespace) -> Program:
             f"there is no script {target!r} in {Path.cwd()}: flags go before the script,"
             " and a module needs -m"
         )
+    if Path(target).is_dir() and not (Path(target) / "__main__.py").is_file():
+        raise UsageError(f"{target} is a folder without a __main__.py: name a script in it")
     return Program(Kind.SCRIPT, target, arguments)
 
 
@@ -264,13 +268,13 @@ def _refuse(asked: argparse.Namespace) -> None:
             f"--nnodes {asked.nnodes} is not supported yet: a run has one node, so use --nnodes 1"
         )
     mistakes += [
-        f"{flag} {value:g} is not a time: it must be {least} s or more"
+        f"{flag} {value:g} is not a time: it must be from {least} to {LONGEST_S:g} s"
         for flag, value, least in (
             ("--grace", asked.grace, 0),
             ("--restart-window", asked.restart_window, 1),
             *((_flag(name), getattr(asked, name), 0) for name in HANGS),
         )
-        if not least <= value < math.inf
+        if not least <= value <= LONGEST_S
     ]
     mistakes += [
         f"{flag} {value} is below 0"
@@ -283,12 +287,23 @@ def _refuse(asked: argparse.Namespace) -> None:
     if asked.faults is not None and asked.tape is not None:
         mistakes.append("--faults and --tape exclude each other: a plan is compiled into a tape")
     if asked.metrics_port is not None and not 0 <= asked.metrics_port < 1 << 16:
-        mistakes.append(f"--metrics-port {asked.metrics_port} is no TCP port")
-    for path in (asked.faults, asked.tape):
+        mistakes.append(f"--metrics-port {asked.metrics_port} is no TCP port: it is 0 to 65535")
+    for flag, path in (("--faults", asked.faults), ("--tape", asked.tape)):
         if path is not None and not path.is_file():
-            mistakes.append(f"there is no file {path}")
+            mistakes.append(f"{flag} {path}: there is no such file")
+    mistakes += _mistaken_settings(asked)
     if mistakes:
         raise UsageError("\n".join(mistakes))
+
+
+def _mistaken_settings(asked: argparse.Namespace) -> list[str]:
+    """A line for each setting that no run could have, whatever an earlier launch wrote down."""
+    layers = [("flag", _settings(asked)), ("environment", settings.from_environment(os.environ))]
+    try:
+        settings.resolve(layers)
+    except ValueError as error:
+        return str(error).splitlines()
+    return []
 
 
 def _flag(name: str) -> str:

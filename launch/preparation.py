@@ -105,7 +105,7 @@ def arm(prepared: Prepared, asked: Options, ranks: int) -> None:
 def _tape(asked: Options, ranks: int, checkpoints: str, fresh: Path) -> bytes:
     """The tape that was asked for; a plan is compiled to `fresh` on the way."""
     if asked.tape is not None:
-        _compiler(companions.checker(asked.tape, checkpoints))
+        _compiler(companions.checker(asked.tape, ranks, checkpoints))
         return asked.tape.read_bytes()
     assert asked.faults is not None, "one of the two was asked for"
     try:

@@ -178,3 +178,42 @@ def test_rules_for_storage_are_shown_and_are_refused_where_they_reach_nothing(tm
     assert faults([*compiled, "chaos::s3://bucket/run"]) == 0
     assert faults(["check", str(made), "--checkpoints", ""]) == 2
     assert faults(["check", str(made)]) == 0
+
+
+def test_a_tape_for_ranks_that_are_not_there_is_refused(tmp_path, capsys):
+    file = tmp_path / "tape.jsonl"
+    tapefile.write(file, tape.compile(plan.decode(PLAN.encode()), 4))
+    assert faults(["check", str(file), "--ranks", "4"]) == 0
+    capsys.readouterr()
+    assert faults(["check", str(file), "--ranks", "2"]) == 2
+    assert capsys.readouterr().err == (
+        f"harness faults: {file}: rank 2 does not exist at 2 ranks, and the tape is for 4:"
+        " compile it anew with --ranks 2\n"
+    )
+
+
+@pytest.mark.parametrize("wait", ["nan", "inf", "-1", "1e300", "soon"])
+def test_a_wait_that_is_no_time_is_refused(tmp_path, capsys, wait):
+    assert faults(["inject", "--run", str(tmp_path / "run"), "--wait-s", wait]) == 2
+    assert f"'{wait}' is not a time from 0 to 1e+09 s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ranks", ["0", "-1", "1e5", "1000001", "9" * 5000, "²"])
+def test_a_number_of_ranks_that_is_none_is_refused(plan_file, capsys, ranks):
+    assert faults(["show", str(plan_file), f"--ranks={ranks}"]) == 2
+    assert f"'{ranks[:40]}' is not a number of ranks, from 1 to 1000000" in capsys.readouterr().err
+
+
+def test_a_tape_that_cannot_be_read_is_said_before_a_run_is_waited_for(tmp_path, capsys):
+    run, nowhere = str(tmp_path / "run"), str(tmp_path / "nowhere")
+    assert faults(["inject", "--run", run, "--tape", nowhere]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", f"harness faults: {nowhere}: No such file or directory\n")
+
+
+@pytest.mark.parametrize("place", ["", "nowhere/x", "x" * 300])
+def test_a_tape_that_cannot_be_written_names_what_was_asked_for(tmp_path, plan_file, capsys, place):
+    out = tmp_path / place
+    assert faults(["compile", str(plan_file), "--ranks", "2", "--out", str(out)]) == 2
+    assert capsys.readouterr().err.startswith(f"harness faults: {out}: ")
+    assert list(tmp_path.iterdir()) == [plan_file]

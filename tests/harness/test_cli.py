@@ -158,4 +158,4 @@ def test_a_file_in_place_of_a_run_is_no_run(tmp_path, capsys):
     file = Path(tmp_path / "file")
     file.write_text("")
     assert main(["report", str(file)]) == USAGE
-    assert "there is no such directory" in capsys.readouterr().err
+    assert "that is no directory" in capsys.readouterr().err

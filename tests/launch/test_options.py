@@ -78,14 +78,29 @@ def test_flags_without_a_meaning_here_are_said_to_have_none(script: str):
         (["--nnodes", "1:4"], "--nnodes 1:4 is not supported yet"),
         (["--no-python"], "--no-python is not supported: ranks are forks of a Python process"),
         (["--virtual-local-rank"], "--virtual-local-rank is not supported"),
-        (["--grace", "-1"], "--grace -1 is not a time: it must be 0 s or more"),
+        (["--grace", "-1"], "--grace -1 is not a time: it must be from 0 to 1e+09 s"),
         (["--restart-window", "nan"], "--restart-window nan is not a time"),
         (["--restart-window", "inf"], "--restart-window inf is not a time"),
         (["--max-restarts", "-1"], "--max-restarts -1 is below 0"),
         (["--max-preemptions", "-1"], "--max-preemptions -1 is below 0"),
         (["--max-restarts", "x"], "argument --max-restarts/--max_restarts: invalid int value"),
         (["--metrics-port", "70000"], "--metrics-port 70000 is no TCP port"),
-        (["--faults", "nowhere.toml"], "there is no file nowhere.toml"),
+        (["--faults", "nowhere.toml"], "--faults nowhere.toml: there is no such file"),
+        (["--tape", "."], "--tape .: there is no such file"),
+        (["--grace", "1e300"], "--grace 1e+300 is not a time: it must be from 0 to 1e+09 s"),
+        (["--restart-window", "1e300"], "--restart-window 1e+300 is not a time"),
+        (["--metrics-port", "-1"], "--metrics-port -1 is no TCP port: it is 0 to 65535"),
+        (["--keep", "0"], "flag: keep = 0 is below 1"),
+        (["--seed", "9" * 30], f"flag: seed = {'9' * 30} is above {2**63 - 1}"),
+        (
+            ["--checkpoints", "file://"],
+            "flag: checkpoints = 'file://' names no place: use file:///",
+        ),
+        (
+            ["--checkpoints", "chaos::file://x"],
+            "flag: checkpoints = 'chaos::file://x' names no place",
+        ),
+        (["--checkpoints", "://x"], "flag: checkpoints = '://x' names no place"),
         (["--bogus"], "unrecognized arguments: --bogus"),
     ],
 )
@@ -111,3 +126,28 @@ def test_a_plan_and_a_tape_exclude_each_other(script: str):
     Path("plan.toml").touch()
     with pytest.raises(UsageError, match="--faults and --tape exclude each other"):
         parse(["--faults", "plan.toml", "--tape", "plan.toml", script])
+
+
+def test_every_mistake_of_flags_settings_and_environment_is_in_one_message(
+    script: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HARNESS_SEED", "zz")
+    with pytest.raises(UsageError) as refused:
+        parse(["--keep", "0", "--grace", "nan", "--nnodes", "3", "--resume", "x", script])
+    assert str(refused.value).splitlines() == [
+        "--nnodes 3 is not supported yet: a run has one node, so use --nnodes 1",
+        "--grace nan is not a time: it must be from 0 to 1e+09 s",
+        "flag: keep = 0 is below 1",
+        "flag: resume = 'x' is neither 'auto', 'fresh' nor a step",
+        "environment: seed = 'zz' is not a whole number",
+    ]
+
+
+def test_a_folder_is_a_script_only_with_a_main_in_it(script: str):
+    Path("folder").mkdir()
+    with pytest.raises(
+        UsageError, match=r"folder is a folder without a __main__\.py: name a script"
+    ):
+        parse(["folder"])
+    Path("folder/__main__.py").touch()
+    assert parse(["folder"]).program == Program(Kind.SCRIPT, "folder")
