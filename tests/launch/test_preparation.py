@@ -52,6 +52,7 @@ def test_a_run_without_a_name_gets_one_of_its_script_and_the_time():
     path.mkdir(parents=True)
     again = _prepared("train.py").run_dir.path
     assert again != path
+    Path("pack").mkdir()
     assert re.fullmatch(r"m-\d{8}-\d{6}", _prepared("-m", "pack.m").run_dir.path.name)
 
 
