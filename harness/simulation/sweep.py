@@ -5,7 +5,7 @@ interval, so one set of them serves every interval: what differs between interva
 The counts are those of `loop.py`; sums differ in the last digits, for they add up in another order.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,16 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.quantities import checked
-from harness.simulation.draws import SEEDS, mulberry32, valid_seed
+from harness.simulation.cycles import Counts, Cycles, Floats, divided, gaps_s
 from harness.simulation.failures import Failures, Renewal
-from harness.simulation.laws import Exponential, Law, Weibull
+from harness.simulation.laws import Exponential
 from harness.simulation.loop import Costs, Kind
-
-Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
-
-_AT_ONCE = 1 << 15
-"""Gaps that are worked on together: as many as stay in a core's own cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +89,9 @@ def sweep(
     filler_s = (min(intervals_s) + save_s) / 2
     first = 0
     while first < len(seeds):
-        gaps = _gaps(failures, seeds[first:], restart_s, horizon_s, never_s)
+        gaps = gaps_s(failures, seeds[first:], restart_s, horizon_s, never_s)
         columns = slice(first, first + len(gaps))
-        cycles = _cycles(gaps, restart_s, horizon_s, filler_s)
+        cycles = divided(gaps, restart_s, horizon_s, filler_s)
         for place in range(len(intervals_s)):
             _count(told, place, columns, cycles, horizon_s)
         first += len(gaps)
@@ -126,107 +120,10 @@ def simulated(costs: Costs, mtbf_s: float, seed: int) -> dict[str, Any]:
     }
 
 
-# ── failures ────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class _Cycles:
-    """From the start, or the end of a restart, to the next failure; rows are seeds."""
-
-    starts_s: Floats
-    gaps_s: Floats
-    """Of the cycles that end before the horizon whatever the interval; then less than any interval."""
-    whole: Counts
-    """How many those are."""
-    up_s: Floats
-    """Their sum."""
-    last_start_s: Floats
-    """When the cycle begins in which the horizon lies …"""
-    last_gap_s: Floats
-    """… how long after that it fails …"""
-    last_end_s: Floats
-    """… and when the restart after that is over."""
-
-
-def _cycles(gaps: Floats, restart_s: float, horizon_s: float, filler_s: float) -> _Cycles:
-    starts = _starts(gaps, restart_s)
-    whole = (starts < horizon_s).sum(axis=1) - 1
-    rows = np.arange(len(gaps))
-    last_gap = gaps[rows, whole]
-    used = int(whole.max())
-    within = np.arange(used) < whole[:, None]
-    kept = np.where(within, gaps[:, :used], filler_s)
-    up = np.where(within, gaps[:, :used], 0.0).sum(axis=1)
-    last = starts[rows, whole], last_gap, starts[rows, whole + 1]
-    return _Cycles(starts, kept, whole, up, *last)
-
-
-def _gaps(
-    failures: Failures, seeds: Sequence[int], restart_s: float, horizon_s: float, never_s: float
-) -> Floats:
-    """Time to the next failure from the start and the end of each restart, for some of the seeds.
-
-    Enough of them that the last restart ends beyond the horizon.
-    """
-    if not isinstance(failures, Renewal):
-        told = list(_told(failures, seeds[0], restart_s, horizon_s, never_s))
-        return np.array([told])
-    expected = horizon_s / (failures.gap.mean_s + restart_s)
-    draws = int(expected + 4 * expected**0.5) + 16
-    seeds = seeds[: max(1, _AT_ONCE // draws)]
-    while True:
-        gaps = np.minimum(quantiles_s(failures.gap, uniforms(seeds, draws)), never_s)
-        if _starts(gaps, restart_s)[:, -1].min() >= horizon_s:
-            return gaps
-        draws *= 2
-
-
-def _told(
-    failures: Failures, seed: int, restart_s: float, horizon_s: float, never_s: float
-) -> Iterator[float]:
-    """The same of one seed, for failures that have to be asked for one by one."""
-    following, now_s = failures.begin(mulberry32(seed)), 0.0
-    while now_s < horizon_s:
-        fail_s = following(now_s).at_s
-        yield min(fail_s - now_s, never_s)
-        now_s = fail_s + restart_s
-
-
-def _starts(gaps: Floats, restart_s: float) -> Floats:
-    """When each cycle begins, added up in the order in which the loop does."""
-    rows, count = gaps.shape
-    steps = np.empty((rows, 2 * count + 1))
-    steps[:, 0], steps[:, 1::2], steps[:, 2::2] = 0, gaps, restart_s
-    whole: Floats = np.cumsum(steps, axis=1)
-    return whole[:, 0::2]
-
-
-def uniforms(seeds: Sequence[int], count: int) -> Floats:
-    """The first `count` numbers of mulberry32 for each seed: its state is the seed plus a multiple."""
-    start = np.array([valid_seed(seed) for seed in seeds], np.uint32)[:, None]
-    t = start + np.arange(1, count + 1, dtype=np.uint32) * np.uint32(0x6D2B79F5)
-    t = (t ^ (t >> np.uint32(15))) * (t | np.uint32(1))
-    t ^= t + (t ^ (t >> np.uint32(7))) * (t | np.uint32(61))
-    numbers: Floats = np.divide(t ^ (t >> np.uint32(14)), SEEDS)
-    return numbers
-
-
-def quantiles_s(law: Law, u: Floats) -> Floats:
-    """`law.quantile_s` of every number."""
-    match law:
-        case Exponential():
-            return -np.log(1 - u) * law.mean_s
-        case Weibull():
-            return law.scale_s * (-np.log(1 - u)) ** (1 / law.shape)
-        case _:
-            slowly: Floats = np.vectorize(law.quantile_s, otypes=[float])(u)
-            return slowly
-
-
 # ── intervals ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _count(told: Sweep, place: int, columns: slice, cycles: _Cycles, horizon_s: float) -> None:
+def _count(told: Sweep, place: int, columns: slice, cycles: Cycles, horizon_s: float) -> None:
     """Fill in the runs of one interval, for the seeds of `columns`."""
     interval_s, save_s = told.intervals_s[place], told.save_s
     whole_s = interval_s + save_s
@@ -241,11 +138,12 @@ def _count(told: Sweep, place: int, columns: slice, cycles: _Cycles, horizon_s: 
     told.lost_s[place, columns] = cycles.up_s - in_whole * whole_s + lost_in_last_s
 
 
-def _committed(cycles: _Cycles, interval_s: float, save_s: float) -> Floats:
+def _committed(cycles: Cycles, interval_s: float, save_s: float) -> Floats:
     """How many intervals are saved in each of the cycles that end before the horizon."""
     whole_s = interval_s + save_s
-    quotient = cycles.gaps_s * (1 / whole_s)
-    counts = np.floor(quotient)
+    quotient, counts = cycles.scratch
+    np.multiply(cycles.gaps_s, 1 / whole_s, out=quotient)
+    np.floor(quotient, out=counts)
     quotient -= counts
     doubt = _doubt(cycles, whole_s)
     if quotient.size and (quotient.min() < doubt or quotient.max() > 1 - doubt):
@@ -257,7 +155,7 @@ def _committed(cycles: _Cycles, interval_s: float, save_s: float) -> Floats:
 
 
 def _last(
-    cycles: _Cycles, interval_s: float, save_s: float, horizon_s: float
+    cycles: Cycles, interval_s: float, save_s: float, horizon_s: float
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """How many intervals are saved in each last cycle, and whether it comes to the horizon unharmed."""
     whole_s = interval_s + save_s
@@ -273,11 +171,9 @@ def _last(
     return saved, finishes
 
 
-def _doubt(cycles: _Cycles, whole_s: float) -> float:
+def _doubt(cycles: Cycles, whole_s: float) -> float:
     """How far the loop's clock may be off a division, in intervals: it rounds at every addition."""
-    longest_s = float(max(cycles.gaps_s.max(initial=0.0), cycles.last_gap_s.max()))
-    rounding_s = float(np.spacing(cycles.last_end_s.max()))
-    return min(0.5, 2 * (longest_s / whole_s + 2) * rounding_s / whole_s)
+    return min(0.5, 2 * (cycles.longest_s / whole_s + 2) * cycles.rounding_s / whole_s)
 
 
 def _walk(

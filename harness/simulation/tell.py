@@ -1,11 +1,14 @@
 """What `harness simulate` prints: a table of intervals, what they say, and what theory says beside it."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from harness import theory
+from harness.fleet import persistent_slowdown
 from harness.report.spread import counted, duration
 from harness.simulation.asked import Asked
+from harness.simulation.options import Stragglers
 from harness.simulation.study import Point, Study
 
 SCHEMA = 1
@@ -108,6 +111,8 @@ def _verdict(asked: Asked, of: Study) -> Iterator[str]:
         yield f"{best}; one run tells no two intervals apart: give more --seeds"
     else:
         yield f"{best}; the set that cannot be told apart: {', '.join(alike)}"
+    if asked.options.stragglers is not None:
+        yield from _straggling(asked.options.stragglers)
     if asked.mtbf_s is None:
         return
     costs = (asked.save_s, asked.restart_s, asked.mtbf_s)
@@ -120,6 +125,19 @@ def _verdict(asked: Asked, of: Study) -> Iterator[str]:
     )
     if asked.is_textbook and best_s > 0:
         yield from _precision(asked, costs, best_s)
+
+
+def _straggling(slow: Stragglers) -> Iterator[str]:
+    """What waiting for the slowest costs, and how that grows with the number of devices."""
+    counts = sorted({1, *(slow.devices // 16**power or 1 for power in range(4))})
+    steps = [f"{count:,}: {replace(slow, devices=count).factor(0):.3f}" for count in counts]
+    yield f"a step by number of devices, for noise alone: {', '.join(steps)} × a device's own mean"
+    if slow.slow_share:
+        some = persistent_slowdown(slow.devices, slow.slow_share, 2.0) - 1
+        yield (
+            f"{some:.1%} of the attempts have a slow device in them; with one, a step takes"
+            f" {slow.factor(1):.3f} ×"
+        )
 
 
 def _precision(asked: Asked, costs: tuple[float, float, float], best_s: float) -> Iterator[str]:

@@ -182,6 +182,17 @@ def test_every_option_moves_the_goodput_the_way_that_it_should(capsys, flags, le
     assert least < goodput < most
 
 
+def test_the_cost_of_stragglers_is_told_by_the_number_of_devices(capsys):
+    asked = ["--preset", "llama3", "--days", "1", "--tau", "14min", "--seeds", "1"]
+    assert main(["simulate", *asked, "--stragglers", "4096,0.02,0.0001,1.5"]) == DONE
+    out = capsys.readouterr().out.splitlines()
+    assert (
+        "a step by number of devices, for noise alone:"
+        " 1: 1.000, 16: 1.036, 256: 1.058, 4,096: 1.075 × a device's own mean"
+    ) in out
+    assert "33.6% of the attempts have a slow device in them; with one, a step takes 1.500 ×" in out
+
+
 def test_a_trace_alone_is_taken_as_it_happened(capsys):
     asked = ["--trace", str(TRACE), "--save", "33s", "--restart", "10min", "--days", "5"]
     assert main(["simulate", *asked, "--tau", "1h", "--seeds", "1"]) == DONE

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from harness.simulation.cycles import quantiles_s, uniforms
 from harness.simulation.draws import mulberry32
 from harness.simulation.failures import Failures, Instants, Lemons, Racks, Renewal
 from harness.simulation.laws import Constant, Exponential, LogNormal, Observed, Weibull
 from harness.simulation.loop import Costs, Kind, walk
-from harness.simulation.sweep import quantiles_s, sweep, uniforms
+from harness.simulation.sweep import sweep
 from harness.simulation.vectors import read
 from harness.theory import goodput
 
