@@ -29,6 +29,7 @@ arrows: $(READY)
 bench: $(READY)  ## every claim about speed, each beside what it is compared with
 	$(BIN)/python -m benchmarks.fold
 	$(BIN)/python -m benchmarks.restart
+	$(BIN)/python -m benchmarks.noticing
 	$(BIN)/python -m benchmarks.simulate
 	$(BIN)/python -m benchmarks.storage
 

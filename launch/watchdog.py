@@ -12,7 +12,7 @@ from harness.slots import Mark, Slot
 from launch.progress import NS, STEADY_STEPS, Progress, Steps, doing, position
 
 LOOK_S = 0.25
-"""From one look at the ranks to the next. It costs well under a thousandth of a core."""
+"""From one look at the ranks to the next; what that costs, benchmarks/noticing.py tells."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from harness.settings import Settings
 from launch.options import SETTINGS_HELP, UsageError, parse
 from launch.rank import Kind, Program
 from launch.restarts import NS, Limits
+from launch.watchdog import Limits as HangLimits
 
 
 @pytest.fixture
@@ -54,6 +55,21 @@ def test_the_defaults_restart_a_job_ten_times_an_hour(script: str):
     asked = parse([script])
     assert asked.limits == Limits(10, 3600 * NS)
     assert (asked.grace_s, asked.cold, asked.metrics, asked.quiet) == (60.0, False, True, False)
+
+
+def test_each_limit_of_a_hang_has_a_flag_and_without_the_first_nothing_is_watched(script: str):
+    assert parse([script]).hangs == HangLimits()
+    flags = ["--hang-after", "9", "--startup-limit", "1.5", "--restore-limit", "2"]
+    flags += ["--first-step-limit", "3", "--evaluation-limit", "4", "--save-limit", "5"]
+    assert parse([*flags, script]).hangs == HangLimits(
+        step_ns=9 * NS,
+        startup_ns=3 * NS // 2,
+        restore_ns=2 * NS,
+        first_step_ns=3 * NS,
+        evaluation_ns=4 * NS,
+        save_ns=5 * NS,
+    )
+    assert parse(["--hang-after", "0", script]).hangs is None
 
 
 def test_torchrun_s_environment_still_sets_the_restarts(

@@ -1,0 +1,103 @@
+"""The ranks' slots are looked at now and then, and what was slow once gets more patience."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.rundir import RunDir
+from harness.slots import Mark, SlotWriter
+from launch import guard
+from launch.guard import Guard
+from launch.progress import NS
+from launch.watchdog import Alarm, Limits
+
+
+class Clock:
+    """CLOCK_MONOTONIC, as the guard sees it."""
+
+    def __init__(self) -> None:
+        self.now_ns = 10**15
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock that the test moves."""
+    fake = Clock()
+    monkeypatch.setattr(guard, "time", fake)
+    return fake
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    """A run's directory."""
+    run = RunDir.at(tmp_path)
+    run.create()
+    return run
+
+
+def _alarms(watch: Guard, clock: Clock, run_dir: RunDir, seconds: int) -> list[tuple[float, Alarm]]:
+    """Alarms about rank 0 with when they came, of so many seconds with a look at each half."""
+    found = []
+    for half in range(1, 2 * seconds + 1):
+        clock.now_ns += NS // 2
+        alarm = watch.look(run_dir, [0])
+        if alarm is not None:
+            found.append((half / 2, alarm))
+    return found
+
+
+def _steps(writer: SlotWriter, watch: Guard, clock: Clock, run_dir: RunDir, *steps: int) -> None:
+    for step in steps:
+        writer.update(mark=Mark.STEPPING, step=step, own_ns=NS // 10, wait_ns=1)
+        assert _alarms(watch, clock, run_dir, 1) == []
+
+
+def test_each_alarm_without_a_step_further_makes_the_next_one_come_later(
+    clock: Clock, run_dir: RunDir
+):
+    watch = Guard(Limits(), print)
+    for attempt, silent_s in ((1, 3), (2, 12), (3, 48)):
+        watch.attempt_begins(attempt, 1)
+        with SlotWriter(run_dir.slot(0), attempt) as writer:
+            _steps(writer, watch, clock, run_dir, 1, 2, 3, 4, 5)
+            # The last look saw no change either: half a second has passed.
+            first, _ = _alarms(watch, clock, run_dir, silent_s + 1)[0]
+            assert silent_s - 0.5 <= first <= silent_s + 0.5
+    watch.attempt_begins(4, 1)
+    with SlotWriter(run_dir.slot(0), 4) as writer:
+        _steps(writer, watch, clock, run_dir, *range(1, 8))
+        first, _ = _alarms(watch, clock, run_dir, 4)[0]
+        assert 2.5 <= first <= 3.5
+
+
+def test_looks_come_four_times_a_second_and_no_more_often(clock: Clock, run_dir: RunDir):
+    watch = Guard(Limits(startup_ns=0), print)
+    assert watch.due_s() is None
+    watch.attempt_begins(1, 1)
+    assert watch.due_s() == 0.25
+    clock.now_ns += NS // 5
+    assert watch.due_s() == pytest.approx(0.05)
+    with SlotWriter(run_dir.slot(0), 1):
+        assert watch.look(run_dir, [0]) is None
+
+
+def test_where_nobody_ever_joined_nothing_is_alarming_and_that_is_said_once(
+    clock: Clock, run_dir: RunDir
+):
+    said: list[str] = []
+    watch = Guard(Limits(startup_ns=2 * NS), said.append)
+    watch.attempt_begins(1, 1)
+    assert _alarms(watch, clock, run_dir, 60) == []
+    assert said == ["no rank has called harness.join after 2 s: hangs go unnoticed"]
+    run_dir.worker(0).write_text("{}")  # one did, in an attempt before
+    assert len(_alarms(watch, clock, run_dir, 1)) > 0
+
+
+def test_a_guard_without_limits_never_looks(clock: Clock, run_dir: RunDir):
+    watch = Guard(None, print)
+    watch.attempt_begins(1, 1)
+    assert watch.due_s() is None
+    assert _alarms(watch, clock, run_dir, 5000) == []
