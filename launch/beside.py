@@ -88,11 +88,23 @@ class Beside:
         return post is None or (post.holder is None and post.due_s is None)
 
     def stop(self, name: str, timeout_s: float = companions.STOP_TIMEOUT_S) -> None:
-        """End one for good, if there is one; it has `timeout_s` for what it has in hand."""
+        """End one for good, if there is one.
+
+        It has `timeout_s` for what it has in hand, and less if somebody asks the launcher to leave.
+        """
         post = self._posts.pop(name, None)
-        if post is not None and post.holder is not None:
-            self._watch.remove(post.holder)
-            post.holder.stop(timeout_s)
+        if post is None or post.holder is None:
+            return
+        process = post.holder.process
+        process.terminate()
+        until_s = time.monotonic() + timeout_s
+        while process.poll() is None and (left_s := until_s - time.monotonic()) > 0:
+            _, signals = self._watch.wait(left_s)
+            self.look(needed=())
+            if signals:
+                break
+        self._watch.remove(post.holder)
+        post.holder.end()
 
     def stop_all(self) -> None:
         """End all that are left."""
@@ -119,7 +131,7 @@ class Beside:
         post.holder = None
         self._watch.remove(dead)
         status = dead.process.returncode
-        dead.stop()
+        dead.end()
         if status != 0 or not post.recipe.may_finish:
             self._judge(post, ending(status))
 

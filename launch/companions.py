@@ -32,14 +32,10 @@ class Companion:
         """Its pidfd."""
         return self.pidfd
 
-    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Ask it to end, and end it if it does not."""
-        self.process.terminate()
-        try:
-            self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+    def end(self) -> None:
+        """Kill it if it lives, and forget it."""
+        self.process.kill()
+        self.process.wait()
         os.close(self.pidfd)
 
 

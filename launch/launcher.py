@@ -169,7 +169,9 @@ class _Launcher:
             agent.run()
             # The saver's last word counts, the injector accounts for its faults, and the exporter
             # shows the end.
-            beside.stop(SAVER, SAVER_TIMEOUT_S)
+            # The machine is wanted back where the run did not end by itself.
+            own_end = course.ending.outcome in (Outcome.FINISHED, Outcome.FAILED)
+            beside.stop(SAVER, SAVER_TIMEOUT_S if own_end else companions.STOP_TIMEOUT_S)
             beside.stop(INJECTOR)
             recorder.write(events.RunFinished(course.ending.outcome, course.ending.reason))
             beside.stop_all()

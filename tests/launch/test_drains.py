@@ -2,10 +2,13 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import psutil
 import pytest
 
+from harness import slots
 from harness.events import (
     DrainRequested,
     FailureDetected,
@@ -15,7 +18,10 @@ from harness.events import (
     StepFinished,
     TrainingResumed,
 )
-from tests.launch.conftest import Bench, until
+from harness.report import report
+from harness.report.model import Standing
+from harness.slots import Mark
+from tests.launch.conftest import SCRIPTS, Bench, until
 from tests.zygote import Launched
 
 pytestmark = pytest.mark.processes
@@ -68,3 +74,69 @@ def test_sigterm_to_loader_workers_alone_changes_nothing(bench: Bench):
     assert bench.events(FailureDetected) == []
     run.signal(signal.SIGTERM)
     _check_drained(bench, run)
+
+
+def _with_a_saver_that_stands_still(bench: Bench, grace_s: str) -> tuple[Launched, psutil.Process]:
+    """A job that has saved once, and from now on saves no more; it is told to leave."""
+    flags = ("--grace", grace_s, "--save-every-steps", "3")
+    run = bench.launch(*flags, "steps.py", "9999", ranks=2, environment={"STEP_S": "0.05"})
+    until(lambda: bench.events(SaveCommitted), "a first save")
+    saver = next(
+        child
+        for child in psutil.Process(run.pid).children()
+        if "harness.checkpoint.saver" in child.cmdline()
+    )
+    saver.suspend()
+    run.signal(signal.SIGTERM)
+    return run, saver
+
+
+def test_a_drain_waits_within_its_grace_for_storage_that_is_slow_and_loses_no_step(bench: Bench):
+    run, saver = _with_a_saver_that_stands_still(bench, "60")
+    until(lambda: bench.events(DrainRequested), "it heard")
+    until(lambda: slots_say(bench, Mark.SAVING), "the ranks wait for their last save")
+    saver.resume()
+    assert run.wait() == 75, run.printed
+    step = bench.events(StepFinished)[-1].step
+    assert bench.events(SaveCommitted)[-1].step == step
+    assert bench.events(RunFinished) == [RunFinished(Outcome.DRAINED, f"saved after step {step}")]
+
+
+def test_a_drain_beyond_its_grace_leaves_the_last_commit_whole_and_says_so(bench: Bench):
+    run, _ = _with_a_saver_that_stands_still(bench, "1")
+    assert run.wait() == 75, run.printed
+    assert report(bench.run_dir).reason == (
+        "grace exceeded: not every rank had saved within 1 s; the last committed checkpoint stands"
+    )
+    committed = bench.events(SaveCommitted)[-1].step
+    again = bench.launch("steps.py", str(committed + 1), ranks=2)
+    assert again.wait() == 0, again.printed
+    assert bench.events(TrainingResumed)[-1].step == committed
+
+
+def slots_say(bench: Bench, mark: Mark) -> bool:
+    """True if rank 0 says that it is at `mark`."""
+    slot = slots.read(bench.run_dir.slot(0))
+    return slot is not None and slot.mark is mark
+
+
+def test_under_torchrun_ranks_save_and_leave_on_sigterm_too(bench: Bench):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = {"HARNESS_RUN_DIR": str(bench.run_dir.path), "STEP_S": "0.05"}
+    with subprocess.Popen(
+        [*command, str(SCRIPTS / "steps.py"), "9999"],
+        cwd=bench.folder,
+        env=os.environ | environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as torchrun:
+        try:
+            until(lambda: len(bench.events(StepFinished)) > 2, "some steps", 90.0)
+        finally:
+            torchrun.send_signal(signal.SIGTERM)
+        torchrun.wait(60)
+    step = bench.events(StepFinished)[-1].step
+    assert bench.events(SaveCommitted)[-1].step == step
+    assert bench.events(DrainRequested) == [DrainRequested(30.0)]
+    assert bench.events(RunFinished) == [RunFinished(Outcome.DRAINED, f"saved after step {step}")]
+    assert report(bench.run_dir).standing is Standing.DRAINED
