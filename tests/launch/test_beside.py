@@ -304,7 +304,7 @@ def test_a_mistake_in_the_call_exits_2_and_says_one_thing(bench: Bench):
     assert not bench.run_dir.path.exists()
     many = bench.launch("--nproc-per-node", "many", "reduce.py", "1")
     assert many.wait() == 2
-    assert "harness run: Unsupported nproc_per_node value: many" in many.printed
+    assert "--nproc-per-node many: Unsupported nproc_per_node value: many" in many.printed
 
 
 def test_a_rank_is_told_all_that_torchrun_tells(bench: Bench):
