@@ -18,10 +18,11 @@ from torch.distributed import Store
 from harness import settings
 from harness.beginning import began_ns, start_ticks
 from harness.checkpoint.lineage import Departure
+from harness.checkpoint.tell import warn
 from harness.membership import Membership
 from harness.rundir import RunDir
 from harness.settings import Record, Setting
-from harness.storage import checkpoint_store
+from harness.storage import probed_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,4 +133,4 @@ def _from_launcher(environ: Mapping[str, str]) -> list[tuple[str, dict[str, Any]
 
 def _claim(run_dir: RunDir, run_id: str, resolved: Mapping[str, Setting]) -> int:
     """A new attempt number, where no launcher of ours has claimed one."""
-    return checkpoint_store(run_dir, run_id, settings.values(resolved)).claim_attempt()
+    return probed_store(run_dir, run_id, settings.values(resolved), warn).claim_attempt()

@@ -13,6 +13,7 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
+from harness.checkpoint import address
 from harness.replace import replace_file
 from harness.rundir import RunDir
 
@@ -192,8 +193,10 @@ def _words(key: str, raw: Any) -> str:
     place = text.rpartition("::")[2]
     if key == "checkpoints" and (place.startswith("://") or _LOOSE.match(place)):
         raise ValueError(f"checkpoints = {_shown(raw)} names no place: use file:///some/path")
-    if key == "checkpoints" and text and "://" not in text:
-        return str(RunDir.at(text).path)  # the next launch may be made elsewhere
+    if key == "checkpoints" and text:
+        address.check(text)
+        if not address.is_url(text):
+            return str(RunDir.at(text).path)  # the next launch may be made elsewhere
     return text
 
 

@@ -19,7 +19,7 @@ from harness.events import EXIT_CODES, Entry, Event, Outcome
 from harness.recorder import Recorder
 from harness.rundir import RunDir
 from harness.slots import Mark
-from harness.storage import checkpoint_store
+from harness.storage import probed_store
 from launch import capacity, companions, forkserver, preparation, processes, upkeep, warm
 from launch.aftermath import Aftermath
 from launch.agent import Agent, Ranks
@@ -129,7 +129,7 @@ class _Launcher:
         """Lead the run to its end, and report it. Raises `UsageError` for storage that is not its own."""
         try:
             asked = settings.values(self._record.settings)
-            store = checkpoint_store(self._run_dir, self._record.run_id, asked)
+            store = probed_store(self._run_dir, self._record.run_id, asked, self._warn)
         except (StoreError, OSError) as error:
             raise UsageError(str(error)) from None
         newest = self._run_dir.newest_attempt()
@@ -231,6 +231,9 @@ class _Launcher:
             self._say(report.summary(self._run_dir))
         except Exception as error:  # noqa: BLE001 - how a run ended does not hang on its report
             self._say(f"no report: {error!r}; see `harness report {self._run_dir.path}`")
+
+    def _warn(self, line: str) -> None:
+        self._voice.complain(f"harness run: {line}")
 
     def _say(self, line: str) -> None:
         if not self._asked.quiet:

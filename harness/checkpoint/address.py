@@ -1,14 +1,10 @@
-"""What the URL of a storage may be, and the file system that it names. Only URLs are judged here.
+"""What the URL of a storage may be; judged here alone, by its text, before anything is opened.
 
 Options and credentials are fsspec's own configuration and never part of a URL, which is written into
 logs; one that has them is refused without being repeated.
 """
 
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import fsspec
 
 LOCAL = ("", "file", "local")
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "abfs": "abfs", "abfss": "abfs", "az": "abfs"}  # fmt: skip
@@ -65,24 +61,3 @@ def check(url: str) -> None:
         raise StoreError(
             f"checkpoints at {url!r}: it names no bucket, as {protocol}://bucket/run does"
         )
-
-
-def locate(url: str) -> "tuple[fsspec.AbstractFileSystem, str]":
-    """The file system and the path that `url` names. Raises `StoreError`."""
-    from fsspec.core import url_to_fs
-
-    check(url)
-    protocol = protocol_of(url)
-    # Told to the storage itself, below what is wrapped around it: a listing must never be an old one.
-    options = {protocol: {"use_listings_cache": False}} if protocol in EXTRAS else {}
-    try:
-        files, root = url_to_fs(url, **options)
-    except ImportError as error:
-        extra = EXTRAS.get(protocol, protocol)
-        raise StoreError(
-            f"checkpoints at {url!r} need a package that is not installed"
-            f" (pip install 'resilience-harness[{extra}]'): {error}"
-        ) from error
-    except (ValueError, OSError) as error:
-        raise StoreError(f"checkpoints at {url!r} cannot be opened: {error}") from error
-    return files, str(root).rstrip("/") or "/"

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from types import UnionType
 from typing import Any, TypeVar
 
-from harness.checkpoint.address import StoreError, locate
+from harness.checkpoint.address import StoreError
 from harness.checkpoint.lineage import Chain, Departure, chain
 from harness.checkpoint.manifest import COMMIT, Place
 from harness.checkpoint.policy import NONE_SPARED, Spared
 from harness.checkpoint.seal import sealed, unsealed
-from harness.checkpoint.vault import Vault
+from harness.checkpoint.vault import Vault, locate
 
 SCHEMA = 1
 _REMOVALS = 10

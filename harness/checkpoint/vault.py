@@ -6,8 +6,10 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 import fsspec
+from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
+from harness.checkpoint.address import EXTRAS, StoreError, check, protocol_of
 from harness.checkpoint.files import Outgoing, Sink, SourceError, read_through
 from harness.checkpoint.local import LocalObjects, make_root
 from harness.checkpoint.manifest import FileRecord
@@ -131,3 +133,22 @@ class Vault:
         else:
             objects = RemoteObjects(self.files, self.root, self.shard_bytes, patience)
         return patience.call(what, lambda call: act(objects, call))
+
+
+def locate(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
+    """The file system and the path that `url` names. Raises `StoreError`."""
+    check(url)
+    protocol = protocol_of(url)
+    # Told to the storage itself, below what is wrapped around it: a listing must never be an old one.
+    options = {protocol: {"use_listings_cache": False}} if protocol in EXTRAS else {}
+    try:
+        files, root = url_to_fs(url, **options)
+    except ImportError as error:
+        extra = EXTRAS.get(protocol, protocol)
+        raise StoreError(
+            f"checkpoints at {url!r} need a package that is not installed"
+            f" (pip install 'resilience-harness[{extra}]'): {error}"
+        ) from error
+    except (ValueError, OSError) as error:
+        raise StoreError(f"checkpoints at {url!r} cannot be opened: {error}") from error
+    return files, str(root).rstrip("/") or "/"
