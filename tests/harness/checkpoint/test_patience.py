@@ -1,0 +1,139 @@
+import errno
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.checkpoint.patience import Again, Call, Enough, GivenUpError, Limits, Patience, decide
+
+LIMITS = Limits(timeout_s=60.0, tries=4, first_pause_s=0.1, longest_pause_s=0.3)
+
+
+class Clock:
+    """Time that passes only when someone sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.pauses: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now_s += seconds
+
+
+def patience(clock: Clock, limits: Limits = LIMITS, draw: float = 0.5) -> Patience:
+    return Patience(limits, clock, clock.sleep, lambda: draw)
+
+
+def test_a_call_worked_by_hand():
+    clock = Clock()
+    failures = [TimeoutError("slow"), OSError(errno.EIO, "bad"), ConnectionResetError("gone")]
+
+    def act(call: Call[str]) -> str:
+        if failures:
+            raise failures.pop()
+        return "there"
+
+    assert patience(clock).call("look", act) == "there"
+    assert clock.pauses == [0.05, 0.1, 0.15]  # half of 0.1, 0.2 and the 0.3 that it is cut to
+
+
+def test_the_last_of_too_many_failures_is_the_call_s():
+    clock = Clock()
+    tries = iter(range(1, 100))
+
+    def act(call: Call[None]) -> None:
+        raise OSError(errno.EBUSY, f"slow down {next(tries)}")
+
+    with pytest.raises(OSError, match="slow down 4"):
+        patience(clock).call("look", act)
+    assert len(clock.pauses) == 3
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        FileNotFoundError(errno.ENOENT, "none"),
+        FileExistsError(errno.EEXIST, "there"),
+        PermissionError(errno.EACCES, "no"),
+        OSError(errno.ENOSPC, "full"),
+        ValueError("not of the storage at all"),
+    ],
+)
+def test_a_refusal_is_never_tried_again(refusal):
+    clock, tries = Clock(), []
+
+    def act(call: Call[None]) -> None:
+        tries.append(1)
+        raise refusal
+
+    with pytest.raises(type(refusal)):
+        patience(clock).call("look", act)
+    assert (clock.pauses, tries) == ([], [1])
+
+
+def test_no_pause_goes_beyond_what_the_call_may_take():
+    clock = Clock()
+    limits = Limits(timeout_s=1.0, tries=100, first_pause_s=0.4, longest_pause_s=10.0)
+
+    def act(call: Call[None]) -> None:
+        raise TimeoutError("slow")
+
+    with pytest.raises(TimeoutError, match="slow"):
+        patience(clock, limits).call("look", act)
+    assert clock.pauses == [0.2, 0.4]  # 0.8 more would end after 1.4 s
+
+
+def test_a_call_that_hangs_is_given_up_and_says_what_it_was():
+    release, seen = threading.Event(), threading.Event()
+
+    def hang(call: Call[None]) -> None:
+        release.wait(30)
+        try:
+            call.moved(1)
+        except GivenUpError:
+            seen.set()
+            raise
+
+    began_s = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"did not answer for 0.05 s \(storage_timeout_s\).*f'"):
+        Patience(Limits(timeout_s=0.05)).call("write f", hang)
+    assert time.monotonic() - began_s < 20
+    release.set()
+    assert seen.wait(20)  # what was given up does not go on to publish anything
+
+
+def test_a_call_has_more_time_for_what_it_moves():
+    clock = Clock()
+
+    def act(call: Call[str]) -> str:
+        call.moved(100_000_000)
+        clock.now_s += 65.0
+        return "moved"
+
+    assert patience(clock).call("write", act) == "moved"
+
+
+@given(
+    failures=st.integers(1, 20),
+    left_s=st.floats(-10, 100),
+    passing=st.booleans(),
+    draw=st.floats(0, 1, exclude_max=True),
+)
+def test_pauses_are_bounded_and_fit_into_the_time_that_is_left(failures, left_s, passing, draw):
+    match decide(failures, left_s, passing, LIMITS, draw):
+        case Again(after_s):
+            assert passing
+            assert failures < LIMITS.tries
+            assert 0 <= after_s < left_s
+            assert after_s <= min(
+                LIMITS.longest_pause_s, LIMITS.first_pause_s * 2 ** (failures - 1)
+            )
+        case Enough(reason):
+            assert not passing or failures >= LIMITS.tries or left_s <= LIMITS.longest_pause_s
+            assert reason
