@@ -237,6 +237,7 @@ class Job:
             attempt=self.attempt,
             resume=session.resume_from(asked, departures, self.attempt, restarts),
             recorder=self._voice,
+            alive=self._voice.slot.beat,
         )
 
     def _check_data(self) -> None:

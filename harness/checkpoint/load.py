@@ -6,7 +6,7 @@ Nothing of it is used unless everything is as written.
 
 import json
 import mmap
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -52,13 +52,23 @@ def load(store: Store, place: Place, rank: int) -> Found:
         return take(arena, place, rank)
 
 
-def read(store: Store, place: Place, arena: Arena, names: Collection[str]) -> None:
-    """Read and verify these files into the arena. Raises `DamagedError` at the first bad one."""
+def read(
+    store: Store,
+    place: Place,
+    arena: Arena,
+    names: Collection[str],
+    alive: Callable[[], None] = lambda: None,
+) -> None:
+    """Read and verify these files into the arena. Raises `DamagedError` at the first bad one.
+
+    `alive` is called after each, by whichever thread has read it.
+    """
     with told_as_damage():
         kept = spans(arena.manifest, arena.layout)
 
         def one(name: str) -> None:
             _read(store, place, name, arena.manifest.files[name], arena.sink(kept.get(name, ())))
+            alive()
 
         with ThreadPoolExecutor(_AT_ONCE, "checkpoint-read") as threads:
             for _ in threads.map(one, names):

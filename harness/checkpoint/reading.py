@@ -4,7 +4,7 @@ What each rank does is here; what is read, and whether it is used, rank 0 decide
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -26,13 +26,24 @@ def this_node() -> str:
 
 
 class Reader:
-    """One rank's part in reading checkpoints, one after the other; `close` lets go of the last."""
+    """One rank's part in reading checkpoints, one after the other; `close` lets go of the last.
 
-    def __init__(self, store: Store, channel: Channel, rank: int, deadline_s: float) -> None:
+    `alive` is called after each file.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        channel: Channel,
+        rank: int,
+        deadline_s: float,
+        alive: Callable[[], None],
+    ) -> None:
         self._store = store
         self._channel = channel
         self._rank = rank
         self._deadline_s = deadline_s
+        self._alive = alive
         self._arena: Arena | None = None
         self._place: Place | None = None
 
@@ -59,7 +70,8 @@ class Reader:
         self._place = place
         if self._arena is not None:  # else the first of us says why there is none
             sizes = {name: file.size for name, file in self._arena.manifest.files.items()}
-            read(self._store, place, self._arena, readers(sizes, ranks)[self._rank])
+            mine = readers(sizes, ranks)[self._rank]
+            read(self._store, place, self._arena, mine, self._alive)
 
     def build(self) -> Found:
         """The state of this rank, out of what all have read. Raises `DamagedError`."""

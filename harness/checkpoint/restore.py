@@ -5,7 +5,7 @@ damaged is set aside. It all happens through messages, before any collective, so
 left waiting in one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -39,18 +39,19 @@ def choose(
     recorder: Records,
     deadline_s: float = 600.0,
     node: str | None = None,
+    alive: Callable[[], None] = lambda: None,
 ) -> Found | None:
     """The state that all ranks resume from, or None to start from nothing; recorded as lineage.
 
     `resume` is `auto`, `fresh` or a step. Ranks of one `node` share what they read; None is the
     machine that this is. Raises `RestoreError`, on all ranks alike, if a step that was asked for is
     not there whole, if nothing is whole where something was committed, or if a rank is not heard of
-    for `deadline_s` seconds.
+    for `deadline_s` seconds. `alive` is called after each file that this rank has read.
     """
     reach(Point.RESTORE)
     channel = Channel(messages, f"restore-{attempt}/")
     here = Here(rank, this_node() if node is None else node)
-    with Reader(store, channel, rank, deadline_s) as reader:
+    with Reader(store, channel, rank, deadline_s, alive) as reader:
         if rank != 0:
             return follow(channel, reader, here, deadline_s)
         leader = _Leader(store, channel, reader, here, world_size, attempt, recorder, deadline_s)

@@ -5,8 +5,11 @@ import torch
 from torch.distributed import HashStore
 
 from harness import points
+from harness.checkpoint.arena import Arena
+from harness.checkpoint.audit import manifest_of
 from harness.checkpoint.follow import RestoreError
 from harness.checkpoint.lineage import Departure
+from harness.checkpoint.load import read
 from harness.checkpoint.restore import choose
 from harness.checkpoint.store import Store
 from harness.checkpoint.tree import DTYPES
@@ -50,6 +53,16 @@ def test_every_rank_gets_what_was_saved_and_its_own(run):
         assert (found.own["rank"], found.own["step"]) == (rank, 0.1)
         assert not found.new_rank
     assert run.store().departures()[2] == Departure(1, 10)
+
+
+def test_each_file_that_is_read_is_a_sign_of_life(run):
+    run.commit(10, world_size=2)
+    place = next(iter(run.store().places()))
+    manifest = manifest_of(run.store(), place)
+    signs = []
+    with Arena.create(manifest, [0]) as arena:
+        read(run.store(), place, arena, manifest.files, lambda: signs.append(1))
+    assert len(signs) == len(manifest.files) > 1
 
 
 def test_every_dtype_and_shape_comes_back_to_the_last_bit_from_any_division(run):
