@@ -266,9 +266,8 @@ class Crew:
         return len(members) == self.hello.world_size and all(member.lives for member in members)
 
     def _fail(self, save: Save, reason: str) -> None:
-        with (
-            self._changed
-        ):  # if rank 0 handed over nothing, the save never began, or it tells itself
+        """Tell it, once; where rank 0 handed over nothing it began none, or tells it itself."""
+        with self._changed:
             silent, save.told = save.told or 0 not in save.parts, True
         if not silent:
             self._tell(SaveFailed(save.place.step, Tier.STORAGE, reason), self.hello.attempt)

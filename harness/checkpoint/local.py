@@ -16,6 +16,7 @@ from typing import Any
 import fsspec
 
 from harness.checkpoint.objects import Entry
+from harness.checkpoint.writeback import starter
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +33,21 @@ class LocalObjects:
         hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
             with self.files.open(str(hidden), "wb") as file:
+                begin_to_write = starter(file.fileno())
                 for chunk in chunks:
                     file.write(chunk)
+                    begin_to_write()
                 file.flush()
                 os.fsync(file.fileno())
             if fresh:
                 _link(hidden, path)
             else:
                 hidden.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                hidden.unlink(missing_ok=True)
+            self._drop_folder(path.parent)  # others may have taken it away, and we made it again
+            raise
         finally:
             hidden.unlink(missing_ok=True)
         sync_directory(path.parent)
