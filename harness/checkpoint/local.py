@@ -43,11 +43,6 @@ class LocalObjects:
                 _link(hidden, path)
             else:
                 hidden.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                hidden.unlink(missing_ok=True)
-            self._drop_folder(path.parent)  # others may have taken it away, and we made it again
-            raise
         finally:
             hidden.unlink(missing_ok=True)
         sync_directory(path.parent)
