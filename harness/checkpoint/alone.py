@@ -14,7 +14,7 @@ from harness.checkpoint.messages import Channel
 from harness.checkpoint.share import Report, write
 from harness.checkpoint.store import Store
 from harness.checkpoint.tell import Spokesman, said, warn
-from harness.checkpoint.upkeep import discard, prune
+from harness.checkpoint.upkeep import discard, make_room, prune
 from harness.checkpoint.writer import Flight, Verdict, why
 from harness.events import SaveCommitted, Tier
 
@@ -121,6 +121,7 @@ class Alone:
             self._tell_failure(flight, why(error))
             if flight.begun:
                 discard(self._store, flight.place)
+                make_room(self._store, self._keep, why(error), self._spokesman.tell)
             return Verdict(False, why(error))
         self._spokesman.tell(SaveCommitted(flight.place.step, Tier.STORAGE, size))
         prune(self._store, self._keep, self._spokesman.tell)

@@ -17,7 +17,7 @@ from harness.checkpoint.manifest import FileRecord, Place
 from harness.checkpoint.share import Report, Shard, Share, report, write_shard
 from harness.checkpoint.store import Store
 from harness.checkpoint.tell import warn
-from harness.checkpoint.upkeep import discard, prune, sweep_own
+from harness.checkpoint.upkeep import discard, make_room, prune, sweep_own
 from harness.checkpoint.wire import Ended, Handed, Hello, Line
 from harness.checkpoint.writer import why
 from harness.events import Event, SaveCommitted, SaveFailed, Tier
@@ -184,16 +184,15 @@ class Crew:
             self._fail(save, reason)
             if save.begun and store is not None:
                 discard(store, save.place)
+                make_room(store, self.hello.keep, reason, self._say, self._all_live)
             return Ended(save.number, False, reason)
         assert store is not None
-        self._tell(SaveCommitted(save.place.step, Tier.STORAGE, size), self.hello.attempt)
-        prune(
-            store,
-            self.hello.keep,
-            lambda event: self._tell(event, self.hello.attempt),
-            self._all_live,
-        )
+        self._say(SaveCommitted(save.place.step, Tier.STORAGE, size))
+        prune(store, self.hello.keep, self._say, self._all_live)
         return Ended(save.number, True)
+
+    def _say(self, event: Event) -> None:
+        self._tell(event, self.hello.attempt)
 
     def _collected(self, save: Save) -> str:
         """Wait for all shares; why there is no hope of them, or nothing."""

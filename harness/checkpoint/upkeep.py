@@ -1,6 +1,7 @@
 """What is deleted around a save. None of it failing is a failure of the save: one line says so."""
 
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Iterator
 
 from harness.checkpoint import retention
 from harness.checkpoint.manifest import Place
@@ -24,9 +25,29 @@ def prune(
     may_go_on: Callable[[], bool] = lambda: True,
 ) -> None:
     """Delete what is too much beside the newest `keep`, for as long as `may_go_on` says."""
+    _delete(lambda: retention.retain(store, keep), tell, may_go_on)
+
+
+def make_room(
+    store: Store,
+    keep: int,
+    reason: str,
+    tell: Callable[[Event], None],
+    may_go_on: Callable[[], bool] = lambda: True,
+) -> None:
+    """After a save that failed for `reason`: if that was lack of room, delete what may go for it."""
+    if any(f"[Errno {number}]" in reason for number in (errno.ENOSPC, errno.EDQUOT)):
+        _delete(lambda: retention.make_room(store, keep), tell, may_go_on)
+
+
+def _delete(
+    places: Callable[[], Iterator[Place]],
+    tell: Callable[[Event], None],
+    may_go_on: Callable[[], bool],
+) -> None:
     try:
         if may_go_on():
-            for place in retention.retain(store, keep):
+            for place in places():
                 tell(CheckpointDeleted(place.step, place.attempt))
                 if not may_go_on():
                     return

@@ -17,6 +17,7 @@ from torch.distributed import HashStore
 
 from harness.checkpoint.desk import Desk
 from harness.checkpoint.load import Found
+from harness.checkpoint.policy import NONE_SPARED, Spared
 from harness.checkpoint.restore import choose
 from harness.checkpoint.save import Checkpointer
 from harness.checkpoint.store import Store
@@ -70,13 +71,14 @@ class Run:
     root: Path
     log: Log = field(default_factory=Log)
     run_id: str = "run"
+    spared: Spared = NONE_SPARED
     saver: str = ""
     """Where a saver listens, if one is to write."""
     disk: LocalFileSystem | None = None
     """What that saver writes to."""
 
     def store(self) -> Store:
-        return Store.open(f"file://{self.root}", self.run_id)
+        return Store.open(f"file://{self.root}", self.run_id, spared=self.spared)
 
     def attempt(
         self,
