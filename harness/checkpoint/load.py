@@ -76,16 +76,18 @@ def read(
 
 
 def _read(store: Store, place: Place, name: str, written: FileRecord, sink: Sink) -> None:
-    """Read one file; once more if that went wrong, for it may be the way that was bad, not the file."""
-    for last in (False, True):
-        try:
-            with told_as_damage():
-                check(store.pour(f"{place.name}/{name}", written.size, sink), written, name)
-        except DamagedError:
-            if last:
-                raise
-        else:
-            return
+    """Read one file; what does not verify once more, for the way may have been bad, not the file."""
+
+    def once() -> None:
+        with told_as_damage():
+            check(store.pour(f"{place.name}/{name}", written.size, sink), written, name)
+
+    try:
+        once()
+    except DamagedError as error:
+        if error.may_pass:  # the store has tried that again already
+            raise
+        once()
 
 
 def take(arena: Arena, place: Place, rank: int) -> Found:

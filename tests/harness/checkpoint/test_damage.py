@@ -1,8 +1,7 @@
 """Every file of a checkpoint, damaged in every way: found before use, walked past, and set aside."""
 
 import json
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -27,16 +26,36 @@ FILES = [
 
 @pytest.fixture(scope="module")
 def committed(tmp_path_factory):
+    """Every file of a run that committed steps 10 and 20, by name."""
     run = Run(tmp_path_factory.mktemp("committed") / "checkpoints")
     run.commit(10, 20)
-    return run.root
+    store = run.store()
+    return {name: store.read(name) for name in store.inventory()}
 
 
 @pytest.fixture
 def run(committed, tmp_path):
-    shutil.copytree(committed, tmp_path / "checkpoints")
-    return Run(tmp_path / "checkpoints")
+    return filled(Run(tmp_path / "checkpoints"), committed)
 
+
+def filled(run: Run, content: Mapping[str, bytes]) -> Run:
+    for name, data in content.items():
+        put(run, name, data)
+    return run
+
+
+def put(run: Run, name: str, data: bytes | None) -> None:
+    """Make `data` the content of a file, whatever was there; None is no file."""
+    store = run.store()
+    path = store.path(name)
+    if data is None:
+        store.files.rm_file(path)
+        return
+    store.files.makedirs(path.rpartition("/")[0], exist_ok=True)
+    store.files.pipe_file(path, data)
+
+
+NEWEST, OLDER = "step-00000020-1", "step-00000010-1"
 
 Damage = Callable[[bytes, bytes], bytes | None]
 """What becomes of a file, given it and the one of its name in the step before; None is no file."""
@@ -69,12 +88,8 @@ DAMAGES: dict[str, tuple[Damage, Rejection]] = {
 
 
 def damage(run: Run, name: str, kind: Damage) -> None:
-    path = run.directory(20) / name
-    changed = kind(path.read_bytes(), (run.directory(10) / name).read_bytes())
-    if changed is None:
-        path.unlink()
-    else:
-        path.write_bytes(changed)
+    store = run.store()
+    put(run, f"{NEWEST}/{name}", kind(*(store.read(f"{step}/{name}") for step in (NEWEST, OLDER))))
 
 
 def counted(monkeypatch, owner: type, name: str) -> list[tuple[Any, ...]]:
@@ -90,11 +105,24 @@ def counted(monkeypatch, owner: type, name: str) -> list[tuple[Any, ...]]:
     return calls
 
 
+MATRIX = [("file", kind) for kind in DAMAGES] + [
+    ("s3", "a bit in the middle flipped"),
+    ("s3", "another step's content"),
+    ("s3", "a byte cut"),
+    ("s3", "no content"),
+    ("s3", "no file"),
+]
+"""Where, and what is done to a file."""
+
+
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("kind", DAMAGES)
-def test_damage_is_found_walked_past_and_set_aside(run, name, kind, capfd, monkeypatch):
+@pytest.mark.parametrize(("where", "kind"), MATRIX)
+def test_damage_is_found_walked_past_and_set_aside(
+    committed, request, tmp_path, name, where, kind, capfd, monkeypatch
+):
+    url = request.getfixturevalue("s3_url") if where == "s3" else ""
+    run = filled(Run(tmp_path / "checkpoints", url=url), committed)
     change, expected = DAMAGES[kind]
-    directory = run.directory(20)
     damage(run, name, change)
     used = counted(monkeypatch, Reader, "build")
 
@@ -102,15 +130,15 @@ def test_damage_is_found_walked_past_and_set_aside(run, name, kind, capfd, monke
 
     assert len(used) == 2  # of the older one alone is a tensor made
     rejected = [(r.step, r.rejection) for r in run.log.of(CheckpointRejected)]
-    record = directory / "rejected.json"
+    store, record = run.store(), f"{NEWEST}/rejected.json"
     if kind == "no file" and name == "commit.json":
-        assert (rejected, record.exists()) == ([], False)  # without its commit it is no checkpoint
+        assert (rejected, store.size(record)) == ([], None)  # without its commit it is none
         return
     if name != "commit.json":
         assert rejected == [(20, expected)]
     else:  # a commit that is another's, or no JSON any more, is torn whatever its size
         assert rejected in ([(20, Rejection.TORN)], [(20, Rejection.CHECKSUM)])
-    said = json.loads(record.read_bytes())
+    said = json.loads(store.read(record))
     assert (said["schema"], said["run_id"], said["attempt"]) == (1, "run", 2)
     assert (said["rejection"], name in said["reason"]) == (rejected[0][1], True)
     (line,) = capfd.readouterr().err.splitlines()
@@ -167,7 +195,7 @@ def test_what_may_pass_is_not_set_aside(run):
     class Failing(FullDisk):
         def _open(self, path, mode="rb", **options):
             if "step-00000020" in path and mode == "rb":
-                raise OSError(5, "Input/output error", path)
+                raise PermissionError(13, "Permission denied", path)
             return super()._open(path, mode)
 
     found = run.attempt(lambda rank: rank.found, files={1: Failing(10**9)})

@@ -76,9 +76,12 @@ class Run:
     """Where a saver listens, if one is to write."""
     disk: LocalFileSystem | None = None
     """What that saver writes to."""
+    url: str = ""
+    """Where it is stored; empty for files in `root`."""
 
     def store(self) -> Store:
-        return Store.open(f"file://{self.root}", self.run_id, spared=self.spared)
+        url = self.url or f"file://{self.root}"
+        return Store.open(url, self.run_id, spared=self.spared)
 
     def attempt(
         self,

@@ -290,6 +290,25 @@ def test_the_step_of_two_attempts_is_that_of_the_run(run, tmp_path, run_dir, cap
     assert said(capsys)[0] == [f"step-00000020-3, verified, is in {at}"]
 
 
+def test_everything_can_be_done_to_what_is_in_an_object_store(s3_url, tmp_path, capsys):
+    run = Run(tmp_path, url=s3_url)
+    run.commit(10, 20)
+
+    def told(command: str, *rest: str) -> list[str]:
+        assert main(["checkpoint", command, s3_url, *rest]) == 0, capsys.readouterr()
+        return said(capsys)[0]
+
+    assert told("verify") == ["step-00000010-1: whole, 3 files", "step-00000020-1: whole, 3 files"]
+    assert listed(capsys, s3_url, "--verify") == {10: ("committed", True), 20: ("committed", True)}
+    told("export", "10", "--to", str(tmp_path / "state.pt"))
+    assert told("rm", "10", "--yes")[-1] == "removed step-00000010-1"
+    assert (
+        main(["checkpoint", "import", str(tmp_path / "state.pt"), "--to", s3_url, "--force"]) == 0
+    )
+
+    assert [found.step for found in run.choose()] == [10, 10]
+
+
 def test_looking_at_checkpoints_needs_no_torch(run_dir):
     for arguments in (["ls"], ["ls", "--json", "--verify"], ["verify"], ["rm", "30", "--yes"]):
         command, *rest = arguments
