@@ -5,12 +5,13 @@ launcher, and compared with the twin that nobody hit: step by step, from the ste
 """
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
+from fsspec.core import url_to_fs
 
 from faultinject import tapefile
 from faultinject.tape import Tape
@@ -36,7 +37,7 @@ LAUNCHES = 3
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Where a run is hit; whoever comes to a point first, rank or saver, is hit there."""
+    """Where a run is hit."""
 
     name: str
     points: str
@@ -77,9 +78,14 @@ def _kill_launcher(run: Outside) -> None:
     run.launcher.kill()
 
 
-def _whoever(point: str, nth: int, rank: int = 1) -> str:
-    """The same point in the rank and in the saver, whichever of them does the work."""
-    return f"rank-{rank}:{point}:{nth}=kill;saver:{point}:{nth}=kill"
+def _saver(name: str, point: str, nth: int) -> list[Case]:
+    """The saver dies there, and a rank some time later; or every process of the job dies there."""
+    alone = f"saver:{point}:{nth}=kill;rank-0:step.start:20=kill"
+    everyone = _kill("saver", "rank-0", "rank-1")
+    return [
+        Case(name, alone),
+        Case(f"{name}, with all ranks", f"saver:{point}:{nth}=stop", everyone),
+    ]
 
 
 AFTER_SOME_SAVES = "rank-0:step.start:14=stop"
@@ -87,10 +93,11 @@ READS = "rank-0:restore.read:3=kill;rank-1:restore.read:3=kill"
 CASES = [
     Case("before the first commit", "rank-0:step.end:1=kill"),
     Case("in the middle of a copy", "rank-1:save.copy:3=kill"),
-    Case("in the middle of a shard", _whoever("save.shard", 3)),
-    Case("between the last shard and the manifest", _whoever("save.manifest", 2, rank=0)),
-    Case("between the manifest and the commit", _whoever("save.commit", 2, rank=0)),
-    Case("as retention begins", _whoever("retention", 3, rank=0)),
+    *_saver("in the middle of a shard", "save.shard", 3),
+    *_saver("between two shards", "save.between", 3),
+    *_saver("between the last shard and the manifest", "save.manifest", 2),
+    *_saver("between the manifest and the commit", "save.commit", 2),
+    *_saver("as retention begins", "retention", 3),
     Case("as a first state is looked for", "rank-0:step.start:14=kill;rank-1:restore:1=kill"),
     Case("in the middle of a file that is read", f"rank-0:step.start:14=kill;{READS}"),
     Case("between two forks", "rank-0:step.start:14=kill;fork-server:fork:4=kill"),
@@ -115,6 +122,43 @@ class Row:
     """Of each start but the first: the step that it resumed from, and the newest known committed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where checkpoints go."""
+
+    kind: str
+    url: str
+    environ: Mapping[str, str]
+    """What a process needs to reach it."""
+
+    def left_over(self, run_id: str) -> list[str]:
+        """Hidden files, uploads that were not completed, and saves that nobody committed."""
+        store = Store.open(self.url, run_id)
+        left = [place.name for place in store.places() if not store.is_committed(place)]
+        if self.kind == "file":
+            return left + [str(path) for path in Path(self.url).rglob(".*")]
+        s3 = url_to_fs(self.url)[0]
+        bucket, prefix = self.url.removeprefix("s3://").split("/", 1)
+        pages = s3.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix)
+        return left + [upload["Key"] for upload in pages.get("Uploads", ())]
+
+
+@pytest.fixture(params=["file", "s3"])
+def storage(request: pytest.FixtureRequest, job: Job) -> Storage:
+    """A storage of this kind with nothing in it."""
+    if request.param == "file":
+        return Storage("file", str(job.folder / "checkpoints"), {})
+    url = request.getfixturevalue("s3_url")
+    found: Mapping[str, str] = request.getfixturevalue("moto").environ
+    # As botocore reads them. The warm process has read fsspec's variables before there was a server.
+    environ = {
+        "AWS_ENDPOINT_URL": found["FSSPEC_S3_ENDPOINT_URL"],
+        "AWS_ACCESS_KEY_ID": found["FSSPEC_S3_KEY"],
+        "AWS_SECRET_ACCESS_KEY": found["FSSPEC_S3_SECRET"],
+    }
+    return Storage("s3", url, environ)
+
+
 @pytest.fixture(scope="module")
 def table() -> Iterator[list[Row]]:
     """Printed after the last case, for `-s`."""
@@ -127,11 +171,10 @@ def table() -> Iterator[list[Row]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
-def test_a_run_that_is_hit_there_ends_as_its_twin(case, job, twin, table):
-    url = job.folder / "checkpoints"
-    launches = _lead(case, job, str(url))
+def test_a_run_that_is_hit_there_ends_as_its_twin(case, storage, job, twin, table):
+    launches = _lead(case, storage, job)
     chosen = _chosen(job)
-    table.append(Row(case.name, "file", launches, chosen))
+    table.append(Row(case.name, storage.kind, launches, chosen))
 
     assert _hits(job), f"{case.points} was never reached"
     # What was committed in a process' last moment is not in the log, and is there all the same.
@@ -139,16 +182,20 @@ def test_a_run_that_is_hit_there_ends_as_its_twin(case, job, twin, table):
     assert _resumed_otherwise(job, twin(RANKS)) == []
     verdict = verify(job.path, twin(RANKS))
     assert (verdict.exact, verdict.compared_steps) == (True, STEPS), verdict.detail
-    assert _left_over(job, url) == []
+    record = settings.read(RunDir.at(job.path).settings)
+    assert record is not None
+    assert storage.left_over(record.run_id) == []
+    assert list(job.path.rglob(".*")) == []
 
 
-def _lead(case: Case, job: Job, url: str) -> int:
+def _lead(case: Case, storage: Storage, job: Job) -> int:
     """Launch the job until it has finished; how many launches that took."""
     tape = job.folder / "tape"
     tapefile.write(tape, Tape(0, "no faults in time", RANKS, ()))
     for launches in range(1, LAUNCHES + 1):
-        flags = ("--tape", str(tape), "--checkpoints", url, "--keep", "2")
-        launched = job.start(RANKS, *flags, HARNESS_POINTS=case.points)
+        flags = ("--tape", str(tape), "--checkpoints", storage.url, "--keep", "2")
+        environ = {"HARNESS_POINTS": case.points, **storage.environ}
+        launched = job.start(RANKS, *flags, script=(), **environ)
         if case.outside is not None and launches == 1:
             until(lambda: _hits(job), f"{case.points} is reached", 60.0)
             case.outside(Outside(job, launched.pid))
@@ -198,12 +245,3 @@ def _resumed_otherwise(job: Job, twin: Path) -> list[tuple[int, str]]:
         and not dict(entry.event.components).items()
         <= truth[entry.event.step, entry.writer].items()
     ]
-
-
-def _left_over(job: Job, folder: Path) -> list[str]:
-    """Hidden files in the run and its storage, and saves that nobody committed."""
-    hidden = [str(path) for top in (job.path, folder) for path in top.rglob(".*")]
-    record = settings.read(RunDir.at(job.path).settings)
-    assert record is not None
-    store = Store.open(str(folder), record.run_id)
-    return hidden + [place.name for place in store.places() if not store.is_committed(place)]
