@@ -164,10 +164,10 @@ def table() -> Iterator[list[Row]]:
     """Printed after the last case, for `-s`."""
     rows: list[Row] = []
     yield rows
-    print(f"\n{'point':<44} {'store':<5} {'launches':>8}  resumed (newest known)")
+    print(f"\n{'point':<56} {'store':<5} {'launches':>8}  resumed (newest known)")
     for row in rows:
         chosen = ", ".join(f"{resumed} ({newest})" for resumed, newest in row.chosen)
-        print(f"{row.point:<44} {row.store:<5} {row.launches:>8}  {chosen}")
+        print(f"{row.point:<56} {row.store:<5} {row.launches:>8}  {chosen}")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
