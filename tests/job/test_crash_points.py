@@ -199,7 +199,7 @@ def _lead(case: Case, storage: Storage, job: Job) -> int:
     for launches in range(1, LAUNCHES + 1):
         flags = ("--tape", str(tape), "--checkpoints", storage.url, "--keep", "1")
         points = case.points.replace("|", ";")
-            environ = {"HARNESS_POINTS": points, **storage.environ}
+        environ = {"HARNESS_POINTS": points, **storage.environ}
         launched = job.start(RANKS, *flags, script=(), **environ)
         if case.outside is not None and launches == 1:
             until(lambda: _hits(job), f"{case.points} is reached", 60.0)
