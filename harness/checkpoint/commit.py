@@ -7,6 +7,7 @@ the commit last. Before that the directory is nothing; a save that fails takes i
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -113,6 +114,8 @@ def _commit(store: Store, place: Place, manifest: FileRecord) -> int:
     data = encode_commit(commit)
     if not store.create(f"{place.name}/{COMMIT}", data):
         raise SaveError(f"{place.name} was committed by someone else")
+    with suppress(OSError, ValueError):  # committed is committed
+        store.note_newest(place)
     return manifest.size + len(data)
 
 

@@ -95,8 +95,8 @@ class _Leader:
         return number
 
     def choose(self, resume: str) -> Found | None:
-        chain = self._store.chain()
-        committed = [place for place in self._store.places() if self._store.is_committed(place)]
+        chain = self._store.chain(below=self._attempt)
+        committed = self._committed()
         accepted = [place for place in committed if chain.accepts(place.step, place.attempt)]
         candidates = [
             place
@@ -110,6 +110,12 @@ class _Leader:
         self._store.record_lineage(self._attempt, parent, step)
         self.say(Word(Do.NOTHING if found is None else Do.TAKE))
         return found
+
+    def _committed(self) -> list[Place]:
+        """All that was committed, oldest first; the newest also where a listing is too old to show it."""
+        listed = {place for place in self._store.places() if self._store.is_committed(place)}
+        noted = self._store.noted_newest()
+        return sorted(listed if noted is None else listed | {noted})
 
     def _newest_whole(self, candidates: list[Place]) -> Found | None:
         for place in candidates:
@@ -202,7 +208,7 @@ class _Leader:
     ) -> None:
         """Raise `RestoreError` unless a start from nothing is what this run should do."""
         if resume == "auto":
-            departures = self._store.departures()
+            departures = self._store.departures(below=self._attempt)
             began = chain.newest is None or departures[chain.newest].parent is None
             if not accepted and began and (chain.newest is not None or not committed):
                 return

@@ -26,6 +26,7 @@ _REMOVALS = 10
 _CLAIM = re.compile(r"(\d{5,})\.claim")
 _DEPARTURE = re.compile(r"(\d{5,})\.json")
 _RUN, _ATTEMPTS = "run.json", "attempts"
+_NEWEST = f"{_ATTEMPTS}/newest.json"
 
 
 __all__ = ["Store", "StoreError"]
@@ -120,9 +121,14 @@ class Store(Vault):
                 " every start claims an attempt number of its own"
             )
 
-    def departures(self) -> dict[int, Departure]:
-        """Where each attempt that has chosen began."""
+    def departures(self, below: int = 0) -> dict[int, Departure]:
+        """Where each attempt that has chosen began.
+
+        Those `below` a number that a listing does not show, because it is an old one, are looked for
+        by name.
+        """
         numbers = self._numbers(_DEPARTURE)
+        numbers += filter(self._has_departed, range(max(numbers, default=0) + 1, below))
         for attempt in numbers:
             if attempt not in self._departed:
                 record = f"{_ATTEMPTS}/{attempt:05d}.json"
@@ -132,9 +138,16 @@ class Store(Vault):
                 self._departed[attempt] = Departure(fields["parent"], fields["step"])
         return {attempt: self._departed[attempt] for attempt in numbers}
 
-    def chain(self) -> Chain:
+    def _has_departed(self, attempt: int) -> bool:
+        try:
+            self.read(f"{_ATTEMPTS}/{attempt:05d}.json")
+        except FileNotFoundError:
+            return False
+        return True
+
+    def chain(self, below: int = 0) -> Chain:
         """The attempts that count now. Raises `StoreError` where their records cannot all be true."""
-        departures = self.departures()
+        departures = self.departures(below)
         try:
             return chain(departures)
         except ValueError as error:
@@ -154,6 +167,22 @@ class Store(Vault):
     def is_committed(self, place: Place) -> bool:
         """True once the commit is there; what it says is another question."""
         return f"{place.name}/{COMMIT}" in self.listing(place.name)
+
+    def note_newest(self, place: Place) -> None:
+        """Say by name what was committed last, for readers whose listing is one of some time ago."""
+        self.write(
+            _NEWEST, [sealed({"schema": SCHEMA, "run_id": self.run_id, "place": place.name})]
+        )
+
+    def noted_newest(self) -> Place | None:
+        """What was noted last, if its commit is there."""
+        try:
+            place = Place.parse(self._fields(_NEWEST, place=str)["place"])
+            if place is not None:
+                self.read(f"{place.name}/{COMMIT}")
+        except (StoreError, OSError):  # it is a hint, and most often a listing says the same
+            return None
+        return place
 
     def begin(self, place: Place) -> None:
         """Make sure that no one has written to `place` yet. Raises `FileExistsError` if so."""

@@ -144,6 +144,8 @@ def test_all_is_durable_before_the_commit_and_the_commit_after_it(run, monkeypat
         ".commit.json",
         "link commit.json",
         "step-00000010-1",
+        ".newest.json",
+        "attempts",
     ]
 
 
