@@ -65,9 +65,14 @@ def sweep(store: Store, attempt: int) -> None:
 
 def sweep_own(store: Store, place: Place) -> None:
     """Delete what a saver that died left of this attempt's saves before that at `place`."""
+
+    def is_left(other: Place | None) -> bool:
+        return other is not None and other.attempt == place.attempt and other != place
+
     try:
         for other in store.places():
-            if other.attempt == place.attempt and other != place and not store.is_committed(other):
+            if is_left(other) and not store.is_committed(other):
                 store.remove(other)
+        store.sweep(lambda name, _: is_left(Place.parse(name.partition("/")[0])))
     except BaseException as error:  # noqa: BLE001  # as above
         warn(f"leftovers of a dead saver cannot be deleted: {said(error)}")
