@@ -34,7 +34,9 @@ def arm(run_dir: RunDir, record: Record, tape_file: Path) -> None:
             f"{run_dir.path} has another tape already, and a run keeps its tape:"
             " leave --tape out to go on with it, or break another run"
         )
-    settings.write(run_dir.settings, replace(record, armed=True))
+    with settings.turn(run_dir.settings):
+        newest = settings.read(run_dir.settings) or record
+        settings.write(run_dir.settings, replace(newest, armed=True))
 
 
 def armed_tape(run_dir: RunDir, record: Record) -> Tape:

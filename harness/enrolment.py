@@ -1,6 +1,7 @@
 """How a rank takes its place: it says who it is, takes its device, and forms the group."""
 
 import atexit
+import logging
 import os
 from typing import Any
 
@@ -19,6 +20,7 @@ from harness.rundir import RunDir
 from harness.session import Session
 from harness.voice import Voice
 
+LOG = logging.getLogger("harness")
 SCHEMA = 1
 
 
@@ -62,7 +64,10 @@ def enrol(voice: Voice, member: Membership, agreed: Session) -> None:
         "attempt": agreed.attempt,
         "event_file": voice.event_file,
     }
-    replace_file(run_dir.worker(member.rank), msgspec.json.encode(worker))
+    try:
+        replace_file(run_dir.worker(member.rank), msgspec.json.encode(worker))
+    except OSError as error:  # a full disk: training goes on, and nobody can prove who this is
+        LOG.warning("harness: rank %d cannot say who it is: %s", member.rank, error)
 
 
 def is_first_of_launch(run_dir: RunDir, launcher: int) -> bool:

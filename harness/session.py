@@ -62,6 +62,12 @@ def settle(member: Membership, run: str | None, chosen: Mapping[str, Any]) -> Se
     environ = os.environ
     run_dir = RunDir.at(environ.get("HARNESS_RUN_DIR") or run or default_run_dir(member))
     run_dir.create()
+    with settings.turn(run_dir.settings):
+        return _settled(member, run_dir, chosen)
+
+
+def _settled(member: Membership, run_dir: RunDir, chosen: Mapping[str, Any]) -> Session:
+    environ = os.environ
     earlier = settings.read(run_dir.settings)
     resolved = settings.renew(
         _from_launcher(environ),
@@ -80,27 +86,27 @@ def settle(member: Membership, run: str | None, chosen: Mapping[str, Any]) -> Se
         settings=resolved,
         began_ns=began_ns(run_dir, member.launcher()),
     )
-    settings.write(
-        run_dir.settings,
-        Record(
-            run_id=run_id,
-            command=tuple(sys.argv) if earlier is None else earlier.command,
-            settings=resolved,
-            environment={} if earlier is None else earlier.environment,
-            armed=earlier is not None and earlier.armed,
-        ),
+    record = Record(
+        run_id=run_id,
+        command=tuple(sys.argv) if earlier is None else earlier.command,
+        settings=resolved,
+        environment={} if earlier is None else earlier.environment,
+        armed=earlier is not None and earlier.armed,
     )
+    if record != earlier:  # a disk may be full since it was written
+        settings.write(run_dir.settings, record)
     return session
 
 
 def note_environment(run_dir: RunDir, fingerprint: Mapping[str, str]) -> None:
     """Add what rank 0 found of its environment to `run.toml`, beside what a launcher wrote."""
-    record = settings.read(run_dir.settings)
-    if record is None:
-        return
-    environment = {**record.environment, **fingerprint}
-    if environment != record.environment:
-        settings.write(run_dir.settings, replace(record, environment=environment))
+    with settings.turn(run_dir.settings):
+        record = settings.read(run_dir.settings)
+        if record is None:
+            return
+        environment = {**record.environment, **fingerprint}
+        if environment != record.environment:
+            settings.write(run_dir.settings, replace(record, environment=environment))
 
 
 def resume_from(

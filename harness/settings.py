@@ -3,11 +3,13 @@
 Precedence: flag, environment (`HARNESS_…`), `run.toml` of an earlier launch, `join(…)`, default.
 """
 
+import fcntl
 import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from operator import index
 from pathlib import Path
@@ -227,6 +229,19 @@ class Record:
     """The fingerprint of the environment that the run was started in."""
     armed: bool = False
     """Faults may be injected into this run."""
+
+
+@contextmanager
+def turn(path: Path) -> Iterator[None]:
+    """Be the only one who changes `run.toml` for a while: from reading it to writing it."""
+    lock = os.open(
+        path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
+    )
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def write(path: Path, record: Record) -> None:

@@ -1,6 +1,6 @@
 """How a rank speaks: events into its log, signs of life into its slot.
 
-Once it has begun, losing its voice kills no rank. A full disk takes the log and must not take the
+Losing its voice, or never finding it, kills no rank. A full disk takes the log and must not take the
 training: what cannot be written is said once on stderr, and the seconds that it would have told of
 are accounted to the phase before.
 """
@@ -21,22 +21,31 @@ class Voice:
     def __init__(self, run_dir: RunDir, run_id: str, rank: int, attempt: int) -> None:
         self.slot = SlotWriter(run_dir.slot(rank), attempt)
         self._rank = rank
-        self._recorder = Recorder(run_dir, run_id, f"rank-{rank}", attempt)
         self._lost = False
+        self._recorder: Recorder | None = None
+        try:
+            self._recorder = Recorder(run_dir, run_id, f"rank-{rank}", attempt)
+        except OSError as error:
+            self._lose(error)
 
     @property
     def event_file(self) -> str:
-        """The file that this rank holds open and locked."""
-        return str(self._recorder.path)
+        """The file that this rank holds open and locked; empty if it has none."""
+        return "" if self._recorder is None else str(self._recorder.path)
 
     def write(self, event: Event, at_ns: int | None = None) -> None:
         """Write an event of this rank, at CLOCK_MONOTONIC `at_ns` if it happened before now."""
+        if self._recorder is None:
+            return
         try:
             self._recorder.write(event, at_ns)
         except OSError as error:
-            if not self._lost:
-                LOG.warning("harness: rank %d cannot write its log: %s", self._rank, error)
-            self._lost = True
+            self._lose(error)
+
+    def _lose(self, error: OSError) -> None:
+        if not self._lost:
+            LOG.warning("harness: rank %d cannot write its log: %s", self._rank, error)
+        self._lost = True
 
     def tell(self, event: Event, at_ns: int | None = None) -> None:
         """Write an event of the whole job: rank 0 speaks for it, the others are silent."""

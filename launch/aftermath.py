@@ -93,7 +93,8 @@ class Aftermath:
         if decision.restart:
             return Again(decision.wait_s)
         _hand_up(agent, fault)
-        return Ending(Outcome.FAILED, f"{fault}; {decision.reason}")
+        place = "" if fault.rank is None else f"; it said why in {_errors(agent, fault.rank)}"
+        return Ending(Outcome.FAILED, f"{fault}; {decision.reason}{place}")
 
     def _failure(self, agent: Agent, fault: Blame, now_ns: int) -> Failure:
         place = (agent.run_dir, agent.attempt, agent.ranks.world_size)
@@ -141,6 +142,10 @@ def _text(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
+
+
+def _errors(agent: Agent, rank: int) -> Path:
+    return agent.run_dir.log(agent.attempt, rank, "err")
 
 
 def _hand_up(agent: Agent, fault: Blame) -> None:

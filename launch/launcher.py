@@ -54,7 +54,8 @@ def launch(asked: Options, threads: str | None) -> int:
         ranks = _ranks(asked, prepared, threads)
         with preparation.held(prepared.run_dir), preparation.undone_if_refused(prepared):
             preparation.arm(prepared, asked, ranks.world_size)
-            settings.write(prepared.run_dir.settings, prepared.record)
+            with settings.turn(prepared.run_dir.settings):
+                settings.write(prepared.run_dir.settings, prepared.record)
             _belong_to(prepared.run_dir)
             ending = _Launcher(asked, prepared, ranks).run(spawner)
     finally:
@@ -133,8 +134,7 @@ class _Launcher:
         except (StoreError, OSError) as error:
             raise UsageError(str(error)) from None
         newest = self._run_dir.newest_attempt()
-        if asked.resume != "fresh":
-            self._check_not_emptied(store)
+        self._check_resume(store, asked.resume)
         self._announce()
         began_ns = beginning.began_ns(self._run_dir, os.getpid())
         recorder = _Chronicle(self._run_dir, self._record.run_id, self._voice.complain)
@@ -143,16 +143,7 @@ class _Launcher:
             watch = stack.enter_context(Watch())
             started = events.RunStarted(self._record.run_id, self._ranks.world_size)
             recorder.write(started, began_ns)
-            beside = Beside(
-                self._recipes(),
-                self._run_dir.launcher_log,
-                watch,
-                recorder,
-                self._say,
-                self._voice.complain,
-            )
-            stack.callback(beside.stop_all)
-            beside.start()
+            beside = self._beside(stack, watch, recorder)
             course = Course(
                 renewed=self._renewed,
                 claim_attempt=lambda: store.claim_attempt(newest),
@@ -167,16 +158,37 @@ class _Launcher:
             )
             agent = Agent(self._ranks, spawner, course.lead)
             agent.run()
-            # The saver's last word counts, the injector accounts for its faults, and the exporter
-            # shows the end.
-            # The machine is wanted back where the run did not end by itself.
-            own_end = course.ending.outcome in (Outcome.FINISHED, Outcome.FAILED)
-            beside.stop(SAVER, SAVER_TIMEOUT_S if own_end else companions.STOP_TIMEOUT_S)
-            beside.stop(INJECTOR)
-            recorder.write(events.RunFinished(course.ending.outcome, course.ending.reason))
-            beside.stop_all()
+            self._close(beside, recorder, course.ending)
         self._report(course.ending)
         return course.ending
+
+    def _beside(self, stack: ExitStack, watch: Watch, recorder: Recorder) -> Beside:
+        log, complain = self._run_dir.launcher_log, self._voice.complain
+        beside = Beside(self._recipes(), log, watch, recorder, self._say, complain)
+        stack.callback(beside.stop_all)
+        beside.start()
+        return beside
+
+    def _close(self, beside: Beside, recorder: Recorder, ending: Ending) -> None:
+        """The saver's last word counts, the injector accounts for its faults, the exporter shows the end."""
+        # The machine is wanted back where the run did not end by itself.
+        own_end = ending.outcome in (Outcome.FINISHED, Outcome.FAILED)
+        beside.stop(SAVER, SAVER_TIMEOUT_S if own_end else companions.STOP_TIMEOUT_S)
+        beside.stop(INJECTOR)
+        recorder.write(events.RunFinished(ending.outcome, ending.reason))
+        beside.stop_all()
+
+    def _check_resume(self, store: Store, resume: str) -> None:
+        """Refuse what no rank could resume from, before any is started."""
+        if resume.isdecimal():
+            steps = sorted({it.step for it in store.places() if store.is_committed(it)})
+            if int(resume) not in steps:
+                there = ", ".join(map(str, steps)) or "none"
+                raise UsageError(
+                    f"--resume {resume}: no checkpoint of that step is in {store.root}; there: {there}"
+                )
+        elif resume != "fresh":
+            self._check_not_emptied(store)
 
     def _check_not_emptied(self, store: Store) -> None:
         """Refuse to begin at step 1 again only because a disk is not there."""

@@ -40,6 +40,12 @@ def prepare(asked: Options, environ: Mapping[str, str]) -> Prepared:
     run_dir = RunDir.at(asked.run or _unused(asked.program))
     earlier = _earlier(run_dir, asked.program)
     resolved = _resolved(asked, earlier, environ)
+    resume = settings.values(resolved).resume
+    if earlier is None and resume.isdecimal():
+        raise UsageError(
+            f"--resume {resume}: {run_dir.path} is a new run and has no checkpoints: leave it out, or"
+            " name the --run that is to go on"
+        )
     record = Record(
         run_id=earlier.run_id if earlier else f"{_stem(asked.program)}-{secrets.token_hex(4)}",
         command=_command(asked.program),

@@ -38,6 +38,12 @@ class Failure:
         """What of the program it shows; empty where chance is to blame."""
         return self.signature or (str(self.cause) if self.cause in SLOWLY_SURE else "")
 
+    @property
+    def told(self) -> str:
+        """`mistake` in one line."""
+        first, *more = self.mistake.splitlines()
+        return f"{first} …" if more else first
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -134,7 +140,7 @@ def _cannot_start(last: Failure, stretch: _Stretch, limits: Limits) -> str:
     if len(same) < (limits.same_steps if last.cause in SLOWLY_SURE else limits.same_starts):
         return ""
     return (
-        f"it cannot start: {len(same)} attempts ended before a step with {last.mistake}:"
+        f"it cannot start: {len(same)} attempts ended before a step with {last.told}:"
         " mend that, and launch it again"
     )
 
@@ -147,7 +153,7 @@ def _same_step(last: Failure, stretch: _Stretch, limits: Limits) -> str:
         return ""
     return (
         f"same step, no progress: {len(same)} attempts ended after step {last.step}, the last with"
-        f" {last.mistake}: the program or its data are at fault; mend that, and launch it again"
+        f" {last.told}: the program or its data are at fault; mend that, and launch it again"
     )
 
 

@@ -1,4 +1,6 @@
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -193,3 +195,22 @@ def test_the_home_of_nobody_is_a_folder_of_that_name(tmp_path, monkeypatch):
 def test_more_threads_than_any_machine_has_are_refused_by_name():
     with pytest.raises(ValueError, match="threads = 100000 is above 1024"):
         settings.resolve([("flag", {"threads": "100000"})])
+
+
+def test_two_that_change_the_record_at_once_take_turns(tmp_path: Path):
+    path = tmp_path / "run.toml"
+    settings.write(path, Record("run-1", ("t.py",), settings.resolve([]), {}))
+
+    def note(key: str) -> None:
+        with settings.turn(path):
+            record = settings.read(path)
+            assert record is not None
+            time.sleep(0.001)
+            settings.write(path, replace(record, environment={**record.environment, key: key}))
+
+    keys = [str(number) for number in range(20)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(note, keys))
+    record = settings.read(path)
+    assert record is not None
+    assert sorted(record.environment) == sorted(keys)

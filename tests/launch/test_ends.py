@@ -309,3 +309,50 @@ def test_a_script_that_moves_its_checkpoints_gets_new_numbers_in_each_launch(ben
     assert bench.launch(script, "2").wait() == 0
     starts = [entry for entry in read(bench.run_dir) if isinstance(entry.event, AttemptStarted)]
     assert [entry.attempt for entry in starts] == [1, 2]
+
+
+def test_a_step_that_was_never_saved_is_refused_before_any_rank_starts(bench: Bench):
+    run = bench.launch("--resume", "3", "steps.py", "4")
+    assert run.wait() == 2
+    assert "--resume 3: " in run.printed
+    assert "is a new run and has no checkpoints" in run.printed
+    assert bench.launch("--save-every-steps", "0", "steps.py", "4").wait() == 0
+    again = bench.launch("--resume", "3", "steps.py", "5")
+    assert again.wait() == 2
+    assert "--resume 3: no checkpoint of that step is in " in again.printed
+    assert "there: 4" in again.printed
+    assert bench.launch("--resume", "4", "steps.py", "5").wait() == 0
+    assert bench.events(TrainingResumed)[-1].step == 4
+
+
+def test_a_refusal_of_many_lines_ends_the_run_in_one_that_says_where_they_are(bench: Bench):
+    script = bench.write("s.py", "raise ValueError('three mistakes:\\none\\ntwo')\n")
+    run = bench.launch(script)
+    assert run.wait() == 1
+    (line,) = [line for line in run.printed.splitlines() if line.startswith("harness run: failed")]
+    assert line == (
+        "harness run: failed: rank 0 ValueError: three mistakes:; it cannot start: 2 attempts ended"
+        " before a step with ValueError: three mistakes: …: mend that, and launch it again; it said"
+        f" why in {bench.run_dir.log(2, 0, 'err')}"
+    )
+
+
+def test_a_rank_whose_log_cannot_be_opened_trains_without_one(bench: Bench):
+    script = bench.write(
+        "s.py",
+        "import os, harness\n"
+        "job = harness.join()\n"
+        "for step in job.steps(3):\n"
+        "    if job.attempt == 1:\n"
+        "        for path in ('run/events/rank-0.jsonl', 'run/workers/0.json'):\n"
+        "            os.unlink(path)\n"
+        "            os.mkdir(path)\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "print('done')\n",
+    )
+    run = bench.launch(script)
+    assert run.wait() == 0, run.printed
+    assert bench.printed(2) == "done\n"
+    errors = bench.printed(2, 0, "err")
+    assert "harness: rank 0 cannot write its log: " in errors
+    assert "harness: rank 0 cannot say who it is: " in errors
