@@ -72,6 +72,7 @@ class Run:
     log: Log = field(default_factory=Log)
     run_id: str = "run"
     spared: Spared = NONE_SPARED
+    timeout_s: float = 60.0
     saver: str = ""
     """Where a saver listens, if one is to write."""
     disk: LocalFileSystem | None = None
@@ -80,8 +81,8 @@ class Run:
     """Where it is stored; empty for files in `root`."""
 
     def store(self) -> Store:
-        url = self.url or f"file://{self.root}"
-        return Store.open(url, self.run_id, spared=self.spared)
+        limits = {"spared": self.spared, "timeout_s": self.timeout_s}
+        return Store.open(self.url or f"file://{self.root}", self.run_id, **limits)
 
     def attempt(
         self,
