@@ -164,6 +164,11 @@ class Store(Vault):
         """Every save of which there is anything, committed or not, oldest step first."""
         return places_in(self.inventory())
 
+    def committed(self) -> list[Place]:
+        """Every save that has a commit, oldest step first, by one listing."""
+        listed = self.inventory()
+        return [place for place in places_in(listed) if f"{place.name}/{COMMIT}" in listed]
+
     def is_committed(self, place: Place) -> bool:
         """True once the commit is there; what it says is another question."""
         return f"{place.name}/{COMMIT}" in self.listing(place.name)

@@ -70,8 +70,9 @@ def sweep_own(store: Store, place: Place) -> None:
         return other is not None and other.attempt == place.attempt and other != place
 
     try:
+        committed = store.committed()
         for other in store.places():
-            if is_left(other) and not store.is_committed(other):
+            if is_left(other) and other not in committed:
                 store.remove(other)
         store.sweep(lambda name, _: is_left(Place.parse(name.partition("/")[0])))
     except BaseException as error:  # noqa: BLE001  # as above

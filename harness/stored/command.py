@@ -217,7 +217,7 @@ def import_(
 
 def _places(store: Store, step: str) -> list[Place]:
     """The commits of a step, those in the run's history last; or all. Raises `Refusal`."""
-    committed = [place for place in store.places() if store.is_committed(place)]
+    committed = store.committed()
     if step == "all":
         return committed
     chain = store.chain()
@@ -231,7 +231,7 @@ def _places(store: Store, step: str) -> list[Place]:
 def _of_run(store: Store) -> list[Place]:
     """The commits that count."""
     chain = store.chain()
-    return [p for p in store.places() if chain.accepts(p.step, p.attempt) and store.is_committed(p)]
+    return [place for place in store.committed() if chain.accepts(place.step, place.attempt)]
 
 
 def _verified(store: Store, place: Place) -> bool:

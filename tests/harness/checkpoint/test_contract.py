@@ -1,6 +1,9 @@
 """What every kind of storage must do: one contract, on real stores on loopback and on fsspec's memory."""
 
 import errno
+import signal
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -11,7 +14,7 @@ import pytest
 from fsspec.core import url_to_fs
 from fsspec.implementations.memory import MemoryFileSystem
 
-from harness.checkpoint import remote
+from harness.checkpoint import remote, retention
 from harness.checkpoint.lineage import Departure
 from harness.checkpoint.manifest import COMMIT, Place, record
 from harness.checkpoint.remote import innermost
@@ -115,6 +118,41 @@ def test_an_exception_while_writing_leaves_the_old_bytes_or_none(store, small_pa
     assert store.inventory() == listed
     assert before is None or store.read("step/f") == before
     assert unfinished(store) == []
+
+
+KILLED = """
+import os, signal, sys
+from harness.checkpoint import remote, retention
+from harness.checkpoint.store import Store
+remote._PART_BYTES = 5 << 20
+store = Store.open(sys.argv[1], "run")
+def chunks():
+    yield bytes(12 << 20)
+    os.kill(os.getpid(), signal.SIGKILL)
+store.write("step-00000010-1/shard", chunks())
+"""
+
+
+@pytest.mark.parametrize("before", [None, b"the old bytes"])
+@pytest.mark.parametrize("kind", ["file", "s3", "gs", "abfs"])
+def test_a_writer_that_is_killed_leaves_the_old_bytes_or_none_and_is_swept(
+    kind, before, request, tmp_path
+):
+    url = f"file://{tmp_path}/run" if kind == "file" else request.getfixturevalue(f"{kind}_url")
+    store, name = opened(url), "step-00000010-1/shard"
+    if before is not None:
+        store.write(name, [before])
+    listed = store.inventory()
+
+    killed = subprocess.run([sys.executable, "-c", KILLED, url], check=False, timeout=60)
+
+    assert killed.returncode == -signal.SIGKILL
+    assert store.inventory() == listed
+    assert before is None or store.read(name) == before
+    assert unfinished(store) == ([name] if kind in ("file", "s3") else [])  # others list none
+    retention.sweep(store, 2)
+    assert unfinished(store) == []
+    assert store.inventory() == {"run.json": 79}
 
 
 def test_a_large_file_comes_back_whole_in_parts_and_in_order(store, small_parts):
