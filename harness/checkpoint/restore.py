@@ -113,7 +113,7 @@ class _Leader:
 
     def _committed(self) -> list[Place]:
         """All that was committed, oldest first; the newest also where a listing is too old to show it."""
-        listed = {place for place in self._store.places() if self._store.is_committed(place)}
+        listed = set(self._store.committed())
         noted = self._store.noted_newest()
         return sorted(listed if noted is None else listed | {noted})
 
