@@ -84,13 +84,28 @@ def test_places_passed_in_a_step_are_counted_anew_in_the_next(tmp_path):
     ]
 
 
+def test_where_an_attempt_resumes_is_no_step_that_it_took(tmp_path):
+    with SlotWriter(tmp_path / "0", attempt=2) as writer:
+        writer.update(mark=Mark.STEPPING, step=10)
+        resumed = slots.read(tmp_path / "0")
+        writer.update(step=11, own_ns=5, wait_ns=1)
+        stepped = slots.read(tmp_path / "0")
+    assert resumed is not None
+    assert stepped is not None
+    assert (resumed.taken, resumed.in_first_step) == (0, True)
+    assert (stepped.taken, stepped.in_first_step) == (1, False)
+
+
 def test_a_slot_taken_over_is_never_read_half(tmp_path):
     with SlotWriter(tmp_path / "0", attempt=1) as writer:
         writer.update(step=8)
+    (before,) = struct.unpack_from("=q", (tmp_path / "0").read_bytes())
     with SlotWriter(tmp_path / "0", attempt=2):
+        (after,) = struct.unpack_from("=q", (tmp_path / "0").read_bytes())
+        assert after > before, "a reader in between would take a mixture for whole"
         slot = slots.read(tmp_path / "0")
     assert slot is not None
-    assert (slot.attempt, slot.step, slot.reached) == (2, 0, 0)
+    assert (slot.attempt, slot.step, slot.reached, slot.taken) == (2, 0, 0, 0)
     assert slot.in_first_step
 
 

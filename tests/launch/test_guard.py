@@ -80,8 +80,13 @@ def test_looks_come_four_times_a_second_and_no_more_often(clock: Clock, run_dir:
     assert watch.due_s() == 0.25
     clock.now_ns += NS // 5
     assert watch.due_s() == pytest.approx(0.05)
+    clock.now_ns += NS // 10
     with SlotWriter(run_dir.slot(0), 1):
         assert watch.look(run_dir, [0]) is None
+        clock.now_ns += NS // 5
+        assert watch.look(run_dir, [0]) is None
+        clock.now_ns += NS // 10
+        assert isinstance(watch.look(run_dir, [0]), Alarm)
 
 
 def test_where_nobody_ever_joined_nothing_is_alarming_and_that_is_said_once(

@@ -122,6 +122,7 @@ def test_a_rank_behind_is_found_though_others_go_on():
 
 def test_a_rank_that_waits_for_a_slower_one_is_no_hang():
     assert _decide(10.0, [(_slot(7, 5), 1.0), (_slot(7, 3), 9.9)]) == Alive()
+    assert _decide(10.0, [(_slot(7, 3), 1.0), (_slot(7, 3), 9.9)]) == Alive()
 
 
 def test_equals_are_suspects_alike():
@@ -170,6 +171,11 @@ def test_time_runs_from_the_last_change():
 def test_a_rank_counts_as_waiting_from_when_the_one_before_it_moved_last():
     ahead, behind = _slot(8), _slot(7)
     watched = _looks([{0: ahead, 1: behind}, {}, {}, {1: _slot(7, 1)}])
+    assert [rank.since_ns for rank in watched.ranks] == [NS, NS]
+
+
+def test_one_that_was_an_equal_may_have_been_waited_for_too():
+    watched = _looks([{0: _slot(7), 1: _slot(7)}, {}, {}, {1: _slot(7, 1)}])
     assert [rank.since_ns for rank in watched.ranks] == [NS, NS]
 
 
