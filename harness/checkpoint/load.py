@@ -61,14 +61,19 @@ def read(
 ) -> None:
     """Read and verify these files into the arena. Raises `DamagedError` at the first bad one.
 
-    `alive` is called after each, by whichever thread has read it.
+    `alive` is called after each portion, by whichever thread has read it.
     """
     with told_as_damage():
         kept = spans(arena.manifest, arena.layout)
 
         def one(name: str) -> None:
-            _read(store, place, name, arena.manifest.files[name], arena.sink(kept.get(name, ())))
-            alive()
+            sink = arena.sink(kept.get(name, ()))
+
+            def take(begin: int, portion: memoryview) -> None:
+                sink(begin, portion)
+                alive()
+
+            _read(store, place, name, arena.manifest.files[name], take)
 
         with ThreadPoolExecutor(_AT_ONCE, "checkpoint-read") as threads:
             for _ in threads.map(one, names):

@@ -28,7 +28,7 @@ def this_node() -> str:
 class Reader:
     """One rank's part in reading checkpoints, one after the other; `close` lets go of the last.
 
-    `alive` is called after each file.
+    `alive` is called while it reads and while it waits, by whichever thread does.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Reader:
         self._channel = channel
         self._rank = rank
         self._deadline_s = deadline_s
-        self._alive = alive
+        self.alive = alive
         self._arena: Arena | None = None
         self._place: Place | None = None
 
@@ -71,7 +71,7 @@ class Reader:
         if self._arena is not None:  # else the first of us says why there is none
             sizes = {name: file.size for name, file in self._arena.manifest.files.items()}
             mine = readers(sizes, ranks)[self._rank]
-            read(self._store, place, self._arena, mine, self._alive)
+            read(self._store, place, self._arena, mine, self.alive)
 
     def build(self) -> Found:
         """The state of this rank, out of what all have read. Raises `DamagedError`."""
@@ -99,7 +99,7 @@ class Reader:
         return arena
 
     def _joined(self, key: str, ranks: Sequence[int]) -> Arena | None:
-        _, message = self._channel.hear(key, within_s=self._deadline_s)
+        _, message = self._channel.hear(key, within_s=self._deadline_s, meanwhile=self.alive)
         if not message:
             return None
         try:

@@ -46,7 +46,7 @@ def choose(
     `resume` is `auto`, `fresh` or a step. Ranks of one `node` share what they read; None is the
     machine that this is. Raises `RestoreError`, on all ranks alike, if a step that was asked for is
     not there whole, if nothing is whole where something was committed, or if a rank is not heard of
-    for `deadline_s` seconds. `alive` is called after each file that this rank has read.
+    for `deadline_s` seconds. `alive` is called again and again while this rank reads, or waits.
     """
     reach(Point.RESTORE)
     channel = Channel(messages, f"restore-{attempt}/")
@@ -165,7 +165,7 @@ class _Leader:
     def _all(self, key: str) -> list[bytes]:
         """What every other rank has to say, in the order in which they said it."""
         words = [
-            hear(self._channel, f"{key}/{place}", self._deadline_s)
+            hear(self._channel, f"{key}/{place}", self._deadline_s, self._reader.alive)
             for place in range(1, self._world_size)
         ]
         self._channel.forget_list(key, self._world_size - 1)

@@ -55,14 +55,30 @@ def test_every_rank_gets_what_was_saved_and_its_own(run):
     assert run.store().departures()[2] == Departure(1, 10)
 
 
-def test_each_file_that_is_read_is_a_sign_of_life(run):
-    run.commit(10, world_size=2)
+def test_reading_and_waiting_are_signs_of_life(run):
+    run.commit(10)
     place = next(iter(run.store().places()))
     manifest = manifest_of(run.store(), place)
-    signs = []
+    signs: list[int] = []
     with Arena.create(manifest, [0]) as arena:
         read(run.store(), place, arena, manifest.files, lambda: signs.append(1))
-    assert len(signs) == len(manifest.files) > 1
+    assert len(signs) >= len(manifest.files) > 1
+    signs.clear()
+
+    store, attempt = run.store(), run.store().claim_attempt()
+    with pytest.raises(RestoreError, match="no word on"):
+        choose(
+            store,
+            HashStore(),
+            1,
+            2,
+            attempt,
+            "auto",
+            Log(),
+            deadline_s=0.1,
+            alive=lambda: signs.append(1),
+        )
+    assert len(signs) > 1
 
 
 def test_every_dtype_and_shape_comes_back_to_the_last_bit_from_any_division(run):
