@@ -114,7 +114,7 @@ class _Leader:
     def _committed(self) -> list[Place]:
         """All that was committed, oldest first; the newest also where a listing is too old to show it."""
         listed = set(self._store.committed())
-        noted = self._store.noted_newest()
+        noted = self._store.noted_newest(listed)
         return sorted(listed if noted is None else listed | {noted})
 
     def _newest_whole(self, candidates: list[Place]) -> Found | None:

@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import UnionType
@@ -179,11 +179,11 @@ class Store(Vault):
             _NEWEST, [sealed({"schema": SCHEMA, "run_id": self.run_id, "place": place.name})]
         )
 
-    def noted_newest(self) -> Place | None:
-        """What was noted last, if its commit is there."""
+    def noted_newest(self, listed: Collection[Place]) -> Place | None:
+        """What was noted last, if its commit is `listed` or there all the same."""
         try:
             place = Place.parse(self._fields(_NEWEST, place=str)["place"])
-            if place is not None:
+            if place is not None and place not in listed:
                 self.read(f"{place.name}/{COMMIT}")
         except (StoreError, OSError):  # it is a hint, and most often a listing says the same
             return None
