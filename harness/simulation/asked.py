@@ -42,6 +42,11 @@ class Asked:
         law = self.failures.gap if isinstance(self.failures, Renewal) else None
         return isinstance(law, Exponential) and self.options == Options()
 
+    @property
+    def ranks(self) -> int:
+        """As far as the way to fail says: eight to a node."""
+        return 8 * self.failures.nodes if isinstance(self.failures, Racks | Lemons) else 1
+
 
 def intervals_s(text: str) -> list[float]:
     """Intervals of `2,4,8min` or `90s,14min`, in order: a number without a unit has the next one's."""

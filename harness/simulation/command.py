@@ -65,7 +65,7 @@ def _write(flags: Flags, asked: "Asked", of: "Study", run_dir: RunDir) -> int:
     known = preset(flags)
     setting = Setting(
         run_id=f"simulated-{flags.preset or 'job'}",
-        ranks=1 if known is None else known.gpus,
+        ranks=asked.ranks if known is None else known.gpus,
         blames=NODE_LOSS if known is None else known.blames,
     )
     costs = Costs(of.best.interval_s, asked.save_s, asked.restart_s, asked.horizon_s)

@@ -39,6 +39,9 @@ class Renewal:
 
     gap: Law
 
+    def __post_init__(self) -> None:
+        checked("mean gap", self.gap.mean_s, above=0)
+
     def begin(self, draw: Draw, /) -> Next:
         """See `Failures`."""
         quantile_s = self.gap.quantile_s

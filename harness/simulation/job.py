@@ -120,10 +120,8 @@ class SimulatedJob:
 
     def _due(self) -> tuple[Tier, float, bool]:
         """The next save, the work before it, and whether the job leaves after it."""
-        stored = self._saves.newest_stored
-        done_s = (
-            self.kept_s - stored.worked_s
-        )  # more than an interval, where the save for it failed
+        # More than an interval may have been done, where the save for it failed.
+        done_s = self.kept_s - self._saves.newest_stored.worked_s
         tier, work_s = Tier.STORAGE, max(0.0, self._costs.interval_s - done_s)
         fast = self._options.fast
         if fast is not None and fast.interval_s < work_s:

@@ -83,6 +83,14 @@ def test_the_same_run_makes_the_same_files(tmp_path):
         assert one.read_bytes() == two.read_bytes()
 
 
+def test_a_run_of_nodes_that_fail_has_eight_ranks_to_each(tmp_path):
+    asked = [*TEXTBOOK, "--days", "1", "--tau", "14min", "--lemons", "16,0.1,6"]
+    assert main(["simulate", *asked, "--run", str(tmp_path / "run")]) == DONE
+    told = report(RunDir.at(tmp_path / "run"))
+    assert told.world_size == 128
+    assert {one.rank for one in told.comebacks} <= set(range(0, 128, 8))
+
+
 @pytest.mark.parametrize("ending", ["svg", "png"])
 def test_the_figure_is_drawn_and_is_the_same_each_time(tmp_path, ending):
     pytest.importorskip("matplotlib", reason="the optional extra `figures` is not installed")

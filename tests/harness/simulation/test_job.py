@@ -212,6 +212,15 @@ def test_planned_maintenance_saves_leaves_and_loses_nothing():
     assert (told.account.lives, told.account.interventions) == (2, 1)
 
 
+def test_maintenance_waits_for_the_last_save_and_passes_over_what_falls_into_it():
+    # saves end at 11 and 16 and are durable at 17 and 23; away until 53, past 30 and 45; back at 58
+    options = Options(commit_s=6, maintenance=Maintenance(every_s=15, down_s=30))
+    entries = run(Costs(10, 1, 5, 60), EVER, options)
+    assert [at for at, _ in events(entries, DrainRequested)] == [16, 61]
+    assert [at for at, _ in events(entries, SaveCommitted)] == [17, 23, 67]
+    assert [at for at, _ in events(entries, RunStarted)] == [0, 53, 97]
+
+
 def test_corruption_costs_everything_since_the_last_sound_save():
     # saves of steps 2, 3, 4 from 10, 21, 32; wrong from 25 on, noticed at 40: back to the one from 21
     options = Options(corruption=Corruption(gap=Constant(25), lag=Constant(15)))

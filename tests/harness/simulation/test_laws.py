@@ -144,6 +144,7 @@ def test_streams_for_other_purposes_are_independent_and_repeatable():
         (lambda: LogNormal(10, -1), "cv = -1 is not above 0"),
         (lambda: Observed([]), "no durations to draw from"),
         (lambda: Observed([1, -2]), "duration_s = -2 is below 0"),
+        (lambda: Renewal(Constant(0)), "mean gap = 0 is not above 0"),
         (lambda: Instants([]), "no failure in the list"),
         (lambda: Instants([-1]), "instant_s = -1 is below 0"),
         (lambda: Racks(0, 8, 1, 1), "nodes = 0 is below 1"),
