@@ -25,6 +25,8 @@ class Cycles:
     """From the start, or the end of a restart, to the next failure; rows are seeds."""
 
     starts_s: Floats
+    fails_s: Floats
+    """When each of them begins and ends, on the loop's clock."""
     gaps_s: Floats
     """Of the cycles that end before the horizon whatever the interval; then less than any interval."""
     whole: Counts
@@ -33,8 +35,8 @@ class Cycles:
     """Their sum."""
     last_start_s: Floats
     """When the cycle begins in which the horizon lies …"""
-    last_gap_s: Floats
-    """… how long after that it fails …"""
+    last_fail_s: Floats
+    """… when it fails …"""
     last_end_s: Floats
     """… and when the restart after that is over."""
     longest_s: float
@@ -45,40 +47,45 @@ class Cycles:
     """Room to divide in, for every interval again: fresh memory would cost more than the division."""
 
 
-def divided(gaps: Floats, restart_s: float, horizon_s: float, filler_s: float) -> Cycles:
-    """The cycles of the gaps in each row; `filler_s` stands for those that a run does not come to."""
-    starts = _starts(gaps, restart_s)
+def divided(clocks: Floats, horizon_s: float, filler_s: float) -> Cycles:
+    """The cycles of each row; `filler_s` stands for the gaps that a run does not come to."""
+    starts, fails = clocks[:, 0::2], clocks[:, 1::2]
     whole = (starts < horizon_s).sum(axis=1) - 1
-    rows = np.arange(len(gaps))
-    last_gap = gaps[rows, whole]
+    rows = np.arange(len(clocks))
     used = int(whole.max())
     within = np.arange(used) < whole[:, None]
-    kept = np.where(within, gaps[:, :used], filler_s)
-    up = np.where(within, gaps[:, :used], 0.0).sum(axis=1)
-    last = starts[rows, whole], last_gap, starts[rows, whole + 1]
-    longest_s = float(max(kept.max(initial=0.0), last_gap.max()))
-    rounding_s = float(np.spacing(last[-1].max()))
-    scratch = np.empty_like(kept), np.empty_like(kept)
-    return Cycles(starts, kept, whole, up, *last, longest_s, rounding_s, scratch)
+    gaps = fails[:, :used] - starts[:, :used]
+    up = np.where(within, gaps, 0.0).sum(axis=1)
+    gaps[~within] = filler_s
+    last_start, last_fail = starts[rows, whole], fails[rows, whole]
+    last_end = starts[rows, whole + 1]
+    longest_s = float(max(gaps.max(initial=0.0), (last_fail - last_start).max()))
+    rounding_s = float(np.spacing(last_end.max()))
+    scratch = np.empty_like(gaps), np.empty_like(gaps)
+    last = last_start, last_fail, last_end
+    return Cycles(starts, fails, gaps, whole, up, *last, longest_s, rounding_s, scratch)
 
 
-def gaps_s(
+def clocks_s(
     failures: Failures, seeds: Sequence[int], restart_s: float, horizon_s: float, never_s: float
 ) -> Floats:
-    """Time to the next failure from the start and the end of each restart, for some of the seeds.
+    """The start, then each failure and the end of the restart after it, for some of the seeds.
 
-    Enough of them that the last restart ends beyond the horizon.
+    Added up in the loop's order, until a restart ends beyond the horizon. A failure that is further
+    away than `never_s` comes then.
     """
     if not isinstance(failures, Renewal):
-        told = list(_told(failures, seeds[0], restart_s, horizon_s, never_s))
-        return np.array([told])
+        return np.array([list(_told(failures, seeds[0], restart_s, horizon_s, never_s))])
     expected = horizon_s / (failures.gap.mean_s + restart_s)
     draws = int(expected + 4 * expected**0.5) + 16
     seeds = seeds[: max(1, _AT_ONCE // draws)]
     while True:
-        gaps = np.minimum(quantiles_s(failures.gap, uniforms(seeds, draws)), never_s)
-        if (gaps.sum(axis=1) + draws * restart_s).min() > horizon_s * (1 + 1e-9):
-            return gaps
+        steps = np.empty((len(seeds), 2 * draws + 1))
+        steps[:, 0], steps[:, 2::2] = 0, restart_s
+        steps[:, 1::2] = np.minimum(quantiles_s(failures.gap, uniforms(seeds, draws)), never_s)
+        clocks: Floats = np.cumsum(steps, axis=1)
+        if clocks[:, -1].min() >= horizon_s:
+            return clocks
         draws *= 2
 
 
@@ -87,19 +94,11 @@ def _told(
 ) -> Iterator[float]:
     """The same of one seed, for failures that have to be asked for one by one."""
     following, now_s = failures.begin(mulberry32(seed)), 0.0
+    yield now_s
     while now_s < horizon_s:
-        fail_s = following(now_s).at_s
-        yield min(fail_s - now_s, never_s)
+        fail_s = min(following(now_s).at_s, now_s + never_s)
         now_s = fail_s + restart_s
-
-
-def _starts(gaps: Floats, restart_s: float) -> Floats:
-    """When each cycle begins, added up in the order in which the loop does."""
-    rows, count = gaps.shape
-    steps = np.empty((rows, 2 * count + 1))
-    steps[:, 0], steps[:, 1::2], steps[:, 2::2] = 0, gaps, restart_s
-    whole: Floats = np.cumsum(steps, axis=1)
-    return whole[:, 0::2]
+        yield from (fail_s, now_s)
 
 
 def uniforms(seeds: Sequence[int], count: int) -> Floats:

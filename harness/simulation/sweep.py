@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.quantities import checked
-from harness.simulation.cycles import Counts, Cycles, Floats, divided, gaps_s
+from harness.simulation.cycles import Counts, Cycles, Floats, clocks_s, divided
 from harness.simulation.failures import Failures, Renewal
 from harness.simulation.laws import Exponential
 from harness.simulation.loop import Costs, Kind
@@ -89,12 +89,12 @@ def sweep(
     filler_s = (min(intervals_s) + save_s) / 2
     first = 0
     while first < len(seeds):
-        gaps = gaps_s(failures, seeds[first:], restart_s, horizon_s, never_s)
-        columns = slice(first, first + len(gaps))
-        cycles = divided(gaps, restart_s, horizon_s, filler_s)
+        clocks = clocks_s(failures, seeds[first:], restart_s, horizon_s, never_s)
+        columns = slice(first, first + len(clocks))
+        cycles = divided(clocks, horizon_s, filler_s)
         for place in range(len(intervals_s)):
             _count(told, place, columns, cycles, horizon_s)
-        first += len(gaps)
+        first += len(clocks)
     return told
 
 
@@ -134,7 +134,7 @@ def _count(told: Sweep, place: int, columns: slice, cycles: Cycles, horizon_s: f
     told.failures[place, columns] = cycles.whole + ~finishes
     finish_s = cycles.last_start_s + in_last * whole_s
     told.end_s[place, columns] = np.where(finishes, finish_s, cycles.last_end_s)
-    lost_in_last_s = np.where(finishes, 0.0, cycles.last_gap_s - in_last * whole_s)
+    lost_in_last_s = np.where(finishes, 0.0, cycles.last_fail_s - finish_s)
     told.lost_s[place, columns] = cycles.up_s - in_whole * whole_s + lost_in_last_s
 
 
@@ -148,8 +148,8 @@ def _committed(cycles: Cycles, interval_s: float, save_s: float) -> Floats:
     doubt = _doubt(cycles, whole_s)
     if quotient.size and (quotient.min() < doubt or quotient.max() > 1 - doubt):
         for row, column in np.argwhere((quotient < doubt) | (quotient > 1 - doubt)):
-            start_s, gap_s = cycles.starts_s[row, column], cycles.gaps_s[row, column]
-            walked = _walk(start_s, start_s + gap_s, interval_s, save_s, np.inf)
+            start_s, fail_s = cycles.starts_s[row, column], cycles.fails_s[row, column]
+            walked = _walk(start_s, fail_s, interval_s, save_s, np.inf)
             counts[row, column] = walked[0]
     return counts
 
@@ -159,15 +159,16 @@ def _last(
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """How many intervals are saved in each last cycle, and whether it comes to the horizon unharmed."""
     whole_s = interval_s + save_s
-    fits, needed = cycles.last_gap_s / whole_s, (horizon_s - cycles.last_start_s) / whole_s
+    fits = (cycles.last_fail_s - cycles.last_start_s) / whole_s
+    needed = (horizon_s - cycles.last_start_s) / whole_s
     saved, most = np.floor(fits), np.ceil(needed)
     finishes = saved >= most
     doubt = _doubt(cycles, whole_s)
     close = (np.abs(fits - np.rint(fits)) < doubt) | (np.abs(needed - np.rint(needed)) < doubt)
     saved = np.minimum(saved, most)
     for row in np.flatnonzero(close):
-        start_s, gap_s = cycles.last_start_s[row], cycles.last_gap_s[row]
-        saved[row], finishes[row] = _walk(start_s, start_s + gap_s, interval_s, save_s, horizon_s)
+        start_s, fail_s = cycles.last_start_s[row], cycles.last_fail_s[row]
+        saved[row], finishes[row] = _walk(start_s, fail_s, interval_s, save_s, horizon_s)
     return saved, finishes
 
 

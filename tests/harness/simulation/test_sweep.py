@@ -90,11 +90,13 @@ def test_many_seeds_reach_the_exact_form():
     assert float(told.goodput.std()) == pytest.approx(0.0041, rel=0.05)
 
 
+EXAMPLES = 400
+
 whole_or_not = st.one_of(st.integers(1, 40), st.floats(0.5, 40))
 """Whole numbers meet whole numbers: failures at the very end of a save, horizons at the end of one."""
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(
     interval=whole_or_not,
     save=st.one_of(st.integers(0, 10), st.floats(0, 10)),
@@ -104,6 +106,7 @@ whole_or_not = st.one_of(st.integers(1, 40), st.floats(0.5, 40))
     seed=st.integers(0, 2**32 - 1),
 )
 @example(interval=0.1, save=0.2, restart=0, horizon=3000, gap=0.3 * 7, seed=0)
+@example(interval=1, save=5.614268279191512, restart=0, horizon=40, gap=6.614268279191512, seed=0)
 @example(interval=10, save=0, restart=0, horizon=1000, gap=100, seed=0)
 def test_it_counts_as_the_loop_does(interval, save, restart, horizon, gap, seed):
     costs = Costs(interval, save, restart, horizon)
