@@ -260,6 +260,7 @@ class Course:
                 agent.take_exits()
             except ForkServerLostError:
                 self._renew_fork_server(agent)
+                break  # one that cannot live fails the next attempt, and attempts are counted
         return None
 
 

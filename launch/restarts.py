@@ -158,7 +158,7 @@ def _same_step(last: Failure, stretch: _Stretch, limits: Limits) -> str:
 
 
 def _fruitless(stretch: _Stretch, limits: Limits) -> str:
-    in_a_row = sum(failure.began is not None for failure in stretch.idle)
+    in_a_row = sum(it.began is not None or it.cause in OUR_OWN for it in stretch.idle)
     if in_a_row < limits.fruitless:
         return ""
     got = "to a first step" if stretch.best is None else f"past step {stretch.best}"

@@ -144,6 +144,14 @@ def test_what_is_our_own_fault_draws_on_no_budget():
     )
 
 
+def test_fork_servers_that_cannot_live_end_a_job_whose_steps_nobody_knows_too():
+    lost = replace(KILLED, cause=Cause.HELPER, began=None, step=None)
+    assert _after(_at(lost, *range(9))).restart
+    assert _after(_at(lost, *range(10))).reason.startswith(
+        "no progress: 10 attempts in a row did not get to a first step"
+    )
+
+
 def test_attempts_without_progress_are_waited_between_ever_longer():
     wide = replace(LIMITS, restarts=100, first_wait_s=1.0, most_wait_s=5.0)
     kills = _at(KILLED, *range(1, 8))
