@@ -117,11 +117,17 @@ def _cause(exit_: Exit, out_of_memory: bool) -> tuple[Cause, str]:
         return Cause.PREEMPTION, "lost a loader worker that was told to leave by SIGTERM"
     if exit_.raised is not None:
         cause = Cause.OOM if _ran_out(exit_.raised, out_of_memory) else Cause.EXCEPTION
-        return cause, exit_.raised.message.partition("\n")[0]
+        return cause, _line(exit_.raised.message)
     if exit_.status == 0:
         after = "" if exit_.step is None else f", after step {exit_.step}"
         return Cause.EXIT, f"left with exit code 0 before the job was done{after}"
     return Cause.EXIT, ending(exit_.status)
+
+
+def _line(message: str) -> str:
+    """What to say of it in one line: of a loader's worker, what that raised itself."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return lines[-1 if "Original Traceback" in message else 0] if lines else ""
 
 
 def _ran_out(raised: Raised, out_of_memory: bool) -> bool:

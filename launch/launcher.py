@@ -53,9 +53,10 @@ def launch(asked: Options, threads: str | None) -> int:
     try:
         ranks = _ranks(asked, prepared, threads)
         with preparation.held(prepared.run_dir), preparation.undone_if_refused(prepared):
-            preparation.arm(prepared, asked, ranks.world_size)
-            with settings.turn(prepared.run_dir.settings):
-                settings.write(prepared.run_dir.settings, prepared.record)
+            with preparation.writing(prepared.run_dir):
+                preparation.arm(prepared, asked, ranks.world_size)
+                with settings.turn(prepared.run_dir.settings):
+                    settings.write(prepared.run_dir.settings, prepared.record)
             _belong_to(prepared.run_dir)
             ending = _Launcher(asked, prepared, ranks).run(spawner)
     finally:
@@ -137,7 +138,9 @@ class _Launcher:
         self._check_resume(store, asked.resume)
         self._announce()
         began_ns = beginning.began_ns(self._run_dir, os.getpid())
-        recorder = _Chronicle(self._run_dir, self._record.run_id, self._voice.complain)
+        with preparation.writing(self._run_dir):
+            self._run_dir.launcher_log.open("ab").close()  # what stands beside the job writes there
+            recorder = _Chronicle(self._run_dir, self._record.run_id, self._voice.complain)
         with ExitStack() as stack:
             stack.enter_context(closing(recorder))
             watch = stack.enter_context(Watch())

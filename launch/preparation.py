@@ -79,6 +79,18 @@ def held(run_dir: RunDir) -> Iterator[None]:
 
 
 @contextmanager
+def writing(run_dir: RunDir) -> Iterator[None]:
+    """Raise `UsageError` where a run could not even begin to be written down."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename or run_dir.path} cannot be written: {error.strerror or error}; make room"
+            " or a way to write there, or name another --run"
+        ) from None
+
+
+@contextmanager
 def undone_if_refused(prepared: Prepared) -> Iterator[None]:
     """What is refused after it was written down has fixed nothing: the next launch may ask anew."""
     try:

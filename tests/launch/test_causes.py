@@ -183,3 +183,15 @@ def test_what_a_rank_was_doing_is_read_from_the_innermost_frames_of_its_main_thr
     assert doing(_stacks("train.py", "a.py", "b.py", collective)) is Doing.ELSEWHERE
     assert doing(_stacks("/site-packages/torch/autograd/graph.py", "train.py")) is Doing.UNCLEAR
     assert doing("") is Doing.UNCLEAR
+
+
+def test_what_a_worker_of_a_loader_raised_is_said_and_not_that_it_did():
+    message = (
+        "RuntimeError: Caught RuntimeError in DataLoader worker process 0.\n"
+        "Original Traceback (most recent call last):\n  File ...\n"
+        "RuntimeError: unable to allocate shared memory(shm): No space left on device (28)\n"
+    )
+    raised = Raised("RuntimeError", message, "train.py:12", at_ns=80)
+    assert blame([Exit(0, 1, at_ns=100, raised=raised)]).reason == (
+        "RuntimeError: unable to allocate shared memory(shm): No space left on device (28)"
+    )
