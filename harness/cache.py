@@ -82,7 +82,10 @@ class Following:
         return count
 
     def save(self) -> None:
-        """Write the cache, whole or not at all; a run directory that cannot be written keeps none."""
+        """Write the cache, whole or not at all; a run directory that cannot be written keeps none.
+
+        Nor does a run of more than 2⁶⁴ ns times ranks (16,384 ranks for 13 days), which msgpack cannot hold.
+        """
         state = self.tail.state()
         checks = {
             name: check
@@ -90,8 +93,8 @@ class Following:
             if (check := _check(self._run_dir.events / name, file.offset)) is not None
         }
         kept = _Kept(_code(), state, checks, self.fold, self.impossible, self.first_impossible)
-        body = msgspec.msgpack.encode(kept)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, OverflowError):
+            body = msgspec.msgpack.encode(kept)
             self._run_dir.cache.mkdir(exist_ok=True)
             replace_file(self._run_dir.fold, xxhash.xxh3_64_digest(body) + body)
         self._new = 0

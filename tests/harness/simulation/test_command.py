@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.cache import Following
 from harness.cli import DONE, NO, USAGE, main
 from harness.goodput import split
 from harness.journal import read
@@ -81,6 +82,17 @@ def test_the_same_run_makes_the_same_files(tmp_path):
     for name in files:
         one, two = (tmp_path / run / "events" / name for run in ("one", "two"))
         assert one.read_bytes() == two.read_bytes()
+
+
+def test_a_run_too_large_for_the_cache_is_followed_all_the_same(tmp_path):
+    # 54 days of 16,384 ranks are more nanoseconds than a 64-bit number holds
+    asked = ["--preset", "llama3", "--seeds", "1", "--tau", "64min", "--run", str(tmp_path / "run")]
+    assert main(["simulate", *asked]) == DONE
+    with Following(RunDir.at(tmp_path / "run")) as following:
+        assert following.poll() > 5000
+        assert sum(following.fold.rank_totals.values()) > 2**64
+    with Following(RunDir.at(tmp_path / "run")) as again:
+        assert again.poll() > 5000
 
 
 def test_a_run_of_nodes_that_fail_has_eight_ranks_to_each(tmp_path):
