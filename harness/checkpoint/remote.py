@@ -258,7 +258,7 @@ def _told(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise FileNotFoundError(errno.ENOENT, "there is no such object", path) from error
+        raise FileNotFoundError(errno.ENOENT, error.strerror or str(error), path) from error
     except OSError:
         raise
     except Exception as error:
