@@ -102,7 +102,9 @@ class Batches(Generic[Batch]):
         try:
             return next(self._iterator)
         except StopIteration:
-            raise ValueError("the loader is empty: it ended without a batch") from None
+            raise ValueError(
+                "the loader is empty, it ended without a batch: give it data, or a smaller batch"
+            ) from None
 
     def _seed(self, key: list[int]) -> None:
         """Decide the workers' streams: others on every rank and at every place, the same on resume."""

@@ -295,7 +295,9 @@ class Job:
         """Put the chosen state in place, if it belongs here."""
         found = self._found
         if found.step > total:
-            raise ValueError(f"the run is at step {found.step} already, past the {total} asked for")
+            raise ValueError(
+                f"the run is at step {found.step} already, past the {total} asked for: ask for more, or name another run directory"
+            )
         self._check_environment(found.fingerprint, now)
         own = dict(found.own)
         rng = own.pop("rng")

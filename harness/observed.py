@@ -44,7 +44,9 @@ class Observed:
             return
         scalar = loss.detach() if isinstance(loss, Tensor) else torch.tensor(loss)
         if scalar.numel() != 1:
-            raise ValueError(f"a loss is one number; this one has shape {tuple(scalar.shape)}")
+            raise ValueError(
+                f"a loss is one number; this one has shape {tuple(scalar.shape)}: give its mean"
+            )
         self._loss = scalar if self._loss is None else self._loss + scalar
         self._losses += 1
 

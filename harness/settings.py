@@ -272,7 +272,9 @@ def read(path: Path) -> Record | None:
     try:
         table = tomllib.loads(path.read_text("utf-8"))
         if table["schema"] > SCHEMA:
-            raise ValueError(f"its schema {table['schema']} is newer than {SCHEMA}")
+            raise ValueError(
+                f"its schema {table['schema']} is newer than {SCHEMA}: use a later version"
+            )
         command, environment = table["command"], table.get("environment", {})
         return Record(
             run_id=_text(table["run_id"]),
@@ -288,7 +290,10 @@ def read(path: Path) -> Record | None:
     except FileNotFoundError:
         return None
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read as a run's settings: {error}") from error
+        raise ValueError(
+            f"{path} cannot be read as a run's settings: {error}; put it back from a copy, or name"
+            " another run directory"
+        ) from error
 
 
 def _text(value: Any) -> str:

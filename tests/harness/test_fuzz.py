@@ -67,7 +67,7 @@ def scraped(run_dir: RunDir) -> str:
 # ── the log ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=50, deadline=None, suppress_health_check=QUIET)
 @given(st.sampled_from(LOGS), chances)
 def test_a_damaged_log_is_reported_compared_and_served(
     run_dir: RunDir, log: Path, chance: random.Random

@@ -55,7 +55,7 @@ def resumed(root: Path) -> int:
     return found.step
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=120, deadline=None, suppress_health_check=QUIET)
 @given(chances)
 def test_a_damaged_checkpoint_is_walked_past_or_refused(
     committed: Path, tmp_path: Path, chance: random.Random
