@@ -167,7 +167,7 @@ def _discovery(run_dir: RunDir, target: str) -> str:
 def _found(run_dir: RunDir) -> str | None:
     try:
         return run_dir.exporter.read_text()
-    except FileNotFoundError:
+    except (OSError, ValueError):  # a folder, bytes that are no text: nothing that we wrote
         return None
 
 

@@ -18,6 +18,7 @@ from harness.cache import Following
 from harness.cli import DONE, NO, main
 from harness.collector import RunCollector
 from harness.events import RunStarted, Unknown
+from harness.exporter import Exporter
 from harness.journal import SchemaError, Tail
 from harness.rundir import RunDir
 from tests.damage import DEEP, spoilt
@@ -195,3 +196,15 @@ def test_an_event_of_another_version_with_any_fields_is_kept_as_it_is(run_dir: R
     run_dir.event_file("rank-0").write_bytes(HEADER + line)
     (entry,) = journal.read(run_dir)
     assert entry.event == Unknown("New", {"x": [{"y": None}], "z": 1 << 62})
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"[]"])
+def test_what_came_in_the_place_of_exporter_json_stays_when_the_exporter_leaves(
+    run_dir: RunDir, content: bytes | None
+):
+    with Exporter(run_dir, port=0):
+        run_dir.exporter.unlink()
+        run_dir.exporter.mkdir() if content is None else run_dir.exporter.write_bytes(content)
+    assert (
+        run_dir.exporter.is_dir() if content is None else run_dir.exporter.read_bytes() == content
+    )
