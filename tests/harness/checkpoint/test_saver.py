@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -111,11 +112,11 @@ def told(run: Run) -> list[tuple[int, Any]]:
     return [(entry.attempt, entry.event) for entry in entries if entry.writer == "saver-0"]
 
 
-def begun(run: Run) -> int:
-    """An attempt that has chosen to start from nothing."""
+def begun(run: Run, step: int = 0) -> int:
+    """An attempt that has chosen to start from nothing, or from a step of the one before."""
     store = run.store()
     attempt = store.claim_attempt()
-    store.record_lineage(attempt, None, 0)
+    store.record_lineage(attempt, attempt - 1 if step else None, step)
     return attempt
 
 
@@ -177,10 +178,10 @@ def test_a_save_that_outlives_its_attempt_never_becomes_what_the_next_one_did_no
     assert run.steps() == []
 
 
-def _hand(run: Run, attempt: int, rank: int, step: int) -> Line:
+def _hand(run: Run, attempt: int, rank: int, step: int, number: int = 1, keep: int = 3) -> Line:
     line = Line.to(run.saver, DEADLINE_S)
-    line.send(hello(run.run_id, attempt, rank))
-    message, memory = handed(1, attempt, rank, step)
+    line.send(msgspec.structs.replace(hello(run.run_id, attempt, rank), keep=keep))
+    message, memory = handed(number, attempt, rank, step)
     line.send(message, memory.descriptor)
     return line
 
@@ -205,6 +206,29 @@ def test_a_dead_attempts_save_is_not_in_the_way_of_the_next_ones(run):
     assert [place.step for place in run.store().places()] == run.steps() == [20]
     reason = f"attempt {second} has taken over from attempt {first}"
     assert run.log.of(SaveFailed) == [SaveFailed(10, Tier.STORAGE, reason)]
+
+
+def test_nothing_is_deleted_once_the_ranks_have_gone_for_others_may_be_reading_it(run):
+    attempt = begun(run)
+    with beside(run):
+        for line in [_hand(run, attempt, rank, 10, keep=1) for rank in range(2)]:
+            assert line.receive()[0] == Ended(1, committed=True)
+            line.close()
+        run.disk = slow = SlowDisk()
+        later = begun(run, 10)
+        dying = [_hand(run, later, rank, 20, keep=1) for rank in range(2)]
+        assert slow.reached.wait(DEADLINE_S)
+        for line in dying:
+            line.close()
+        slow.go_on.set()
+        until(lambda: run.steps() == [10, 20])
+        run.disk = None
+        last = [_hand(run, later, rank, 30, number=2, keep=1) for rank in range(2)]
+        assert [line.receive()[0] for line in last] == [Ended(2, committed=True)] * 2
+        for line in last:
+            line.close()
+
+    assert run.steps() == [30]
 
 
 @pytest.mark.processes
