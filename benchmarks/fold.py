@@ -5,8 +5,6 @@ timed once a second, a save every 50 steps, a failure every 5,000.
 """
 
 import json
-import os
-import platform
 import resource
 import statistics
 import sys
@@ -15,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.machine import machine
 from harness.cache import Following
 from harness.events import (
     SCHEMA,
@@ -174,16 +173,6 @@ def restart_s(run: LongRun) -> float:
     started = time.perf_counter()
     assert Following(run.run_dir).poll(EVER) == 500
     return time.perf_counter() - started
-
-
-def machine() -> str:
-    models = {
-        line.partition(":")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    }
-    model = ", ".join(sorted(models)) or platform.processor()
-    return f"{os.cpu_count()} × {model}, Python {platform.python_version()}"
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ First time: the attempt after a kill finished a step, so no restart was burnt.
 
 import argparse
 import os
-import platform
 import signal
 import statistics
 import subprocess
@@ -24,6 +23,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.machine import machine
 from faultinject import tape, tapefile, targets
 from faultinject.tape import Choice, Plan, Uniform
 from faultinject.targets import Victim
@@ -84,8 +84,7 @@ def main() -> int:
         Job(Tool.TORCHRUN, 4, asked.torchrun_kills[1]),
         Job(Tool.HARNESS, 4, asked.kills[1]),
     ]
-    cores = len(os.sched_getaffinity(0))
-    print(f"{platform.machine()}, {cores} CPU cores, torch {torch.__version__}, gloo")
+    print(machine(f"torch {torch.__version__}", "gloo"))
     print(f"{' '.join(SCRIPT)}; seconds from kill to the next finished step\n")
     results = [_shown(_measured(job)) for job in jobs if job.kills]
     _compare(results)

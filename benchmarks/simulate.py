@@ -5,8 +5,6 @@ is left out, with a line, where it is not installed; its start and its compiler'
 """
 
 import json
-import os
-import platform
 import resource
 import shutil
 import statistics
@@ -17,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from benchmarks.machine import machine
 from harness.simulation.draws import mulberry32
 from harness.simulation.failures import Renewal
 from harness.simulation.laws import Exponential
@@ -184,16 +183,6 @@ def counts(told: Sweep) -> list[list[int]]:
 
 def peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def machine() -> str:
-    models = {
-        line.partition(":")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    }
-    model = ", ".join(sorted(models)) or platform.processor()
-    return f"{os.cpu_count()} × {model}, Python {platform.python_version()}"
 
 
 if __name__ == "__main__":

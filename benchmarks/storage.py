@@ -29,9 +29,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
 
-from benchmarks.fold import machine
+from benchmarks.machine import machine
 from harness import settings
-from harness.checkpoint import saver
 from harness.checkpoint.audit import verify
 from harness.checkpoint.load import Found
 from harness.checkpoint.restore import choose
@@ -40,6 +39,7 @@ from harness.events import Event
 from harness.rundir import RunDir
 from harness.settings import Record
 from harness.storage import checkpoint_store
+from launch import companions
 
 TENSORS, COLUMNS = 60, 1000
 DEADLINE_S = 300.0
@@ -72,7 +72,9 @@ def main() -> int:
 
 @contextmanager
 def _saver(run_dir: RunDir, address: str) -> Iterator[None]:
-    with subprocess.Popen([sys.executable, "-m", *saver.command(run_dir.path, address)]) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", *companions.saver(run_dir.path, address)]
+    ) as process:
         try:
             yield
         finally:

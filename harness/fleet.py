@@ -112,11 +112,6 @@ class FailureRate:
     up_s: float
 
     @property
-    def mean_per_s(self) -> float:
-        """The mean of the rate."""
-        return (self.failures + 0.5) / self.up_s
-
-    @property
     def mtbf_s(self) -> float | None:
         """Time over failures; None without a failure, when there is no upper bound to be told."""
         return self.up_s / self.failures if self.failures else None

@@ -25,9 +25,7 @@ class Notice:
         self._listens = in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         if self._listens:
             signal.signal(signal.SIGTERM, self._hear)
-            signal.siginterrupt(
-                signal.SIGTERM, False
-            )  # code in C is not to find its calls cut short
+            signal.siginterrupt(signal.SIGTERM, False)  # no call of code in C is cut short
             before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
             if before != -1:  # somebody's event loop: then the main thread's handler has to do
                 signal.set_wakeup_fd(before)

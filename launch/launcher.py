@@ -184,7 +184,7 @@ class _Launcher:
     def _check_resume(self, store: Store, resume: str) -> None:
         """Refuse what no rank could resume from, before any is started."""
         if resume.isdecimal():
-            steps = sorted({it.step for it in store.places() if store.is_committed(it)})
+            steps = sorted({it.step for it in store.committed()})
             if int(resume) not in steps:
                 there = ", ".join(map(str, steps)) or "none"
                 raise UsageError(

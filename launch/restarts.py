@@ -193,7 +193,7 @@ def _allowance(history: Sequence[Failure], now_ns: int, limits: Limits) -> str:
 
 
 def _used(history: Sequence[Failure], now_ns: int, limits: Limits) -> tuple[int, int, str]:
-    """Restarts within the window of the kind that the last failure asks for, how many may be, by which flag.
+    """Restarts within the window of the kind that is asked for now, how many may be, by which flag.
 
     Each failure before the last one was followed by a restart.
     """

@@ -120,7 +120,7 @@ class Buffers:
             for piece in file.pieces:
                 end = position + piece.part.size_bytes
                 raw = self._bytes[position:end].view(DTYPES[piece.part.dtype])
-                yield raw.view(piece.part.shape), _rows(tensors[piece.name], piece)
+                yield raw.view(piece.part.shape), rows(tensors[piece.name], piece)
                 position = end
 
 
@@ -154,7 +154,7 @@ def arranged(files: Sequence[Content]) -> tuple[list[Span], int]:
     return spans, position
 
 
-def _rows(tensor: Tensor, piece: Piece) -> Tensor:
+def rows(tensor: Tensor, piece: Piece) -> Tensor:
     """The piece as a view of its tensor."""
     return tensor.narrow(0, piece.start, piece.rows) if piece.spec.shape else tensor
 

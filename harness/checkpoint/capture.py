@@ -106,12 +106,16 @@ class Copier:
         return plan(shared(), own(), self._rank, self._world_size, self.shard_bytes)
 
     def _contents(self, planned: Plan, place: Place) -> list[Content]:
-        save = {"run_id": self._run_id, "step": str(place.step), "attempt": str(place.attempt)}
-        about = {**save, "rank": str(self._rank)}
         return [
-            Content(shards.header(part, {**about, "part": str(number)}), part)
+            Content(shards.header(part, about(self._run_id, place, self._rank, number)), part)
             for number, part in enumerate(planned.parts)
         ]
+
+
+def about(run_id: str, place: Place, rank: int, part: int) -> dict[str, str]:
+    """What each shard says of itself in its header, for people; nobody here reads it."""
+    numbers = {"step": place.step, "attempt": place.attempt, "rank": rank, "part": part}
+    return {"run_id": run_id, **{name: str(number) for name, number in numbers.items()}}
 
 
 def _json(skeleton: Any) -> str:

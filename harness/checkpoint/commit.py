@@ -1,4 +1,4 @@
-"""What one process does for a save on behalf of all ranks: gather what all ranks wrote, describe it, and commit it.
+"""What one process does for a save on behalf of all ranks: gather what they wrote, describe it, commit it.
 
 The order is the promise: every shard durable, then the state's JSON, the manifest, their names, and
 the commit last. Before that the directory is nothing; a save that fails takes it away.

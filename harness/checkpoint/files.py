@@ -9,9 +9,8 @@ from harness.checkpoint.manifest import FileRecord
 from harness.points import Point, reach
 
 _CHUNK_BYTES = 8 << 20
-_READ_BYTES = (
-    256 << 10
-)  # stays in the cache of one core: read, hashed and copied, 1.4 × as fast as 8 MB
+_READ_BYTES = 256 << 10
+"""Stays in the cache of one core: read, hashed and copied, 1.4 × as fast as 8 MB."""
 
 Sink = Callable[[int, memoryview], None]
 """Takes a portion of a file, and where in the file it begins."""

@@ -55,8 +55,8 @@ def decide(
 ) -> Again | Enough:
     """What follows the `failures`-th failure with `left_s` seconds to go; `draw` is in [0, 1).
 
-    A failure that is not `passing` would only come again. The pause is drawn from the whole range up to its limit ("full jitter"), so that ranks which
-    failed together do not come back together.
+    A failure that is not `passing` would only come again. The pause is drawn from the whole range up
+    to its limit ("full jitter"), so that ranks which failed together do not come back together.
     """
     if not passing:
         return Enough("it is a refusal")

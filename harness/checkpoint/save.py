@@ -1,8 +1,8 @@
 """Saves the state while training goes on: what a rank's training thread sees of it.
 
-Training stops for the copy and nothing else; what is copied, a carrier makes durable. When a save is due, rank 0 says for all whether it
-begins now; if one is still in flight, all ask again at each boundary, so that the newest state is
-the one that is saved. No failure of a save ever reaches training.
+Training stops for the copy and nothing else; what is copied, a carrier makes durable. When a save is
+due, rank 0 says for all whether it begins now; if one is still in flight, all ask again at each
+boundary, so that the newest state is the one that is saved. No failure of a save ever reaches training.
 """
 
 import time

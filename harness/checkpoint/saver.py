@@ -34,11 +34,6 @@ _NICENESS = 10
 _WRITER = "saver-0"
 
 
-def command(run_dir: Path, address: str) -> list[str]:
-    """What follows `python -m` to start it for `run_dir`, listening at `address`."""
-    return ["harness.checkpoint.saver", str(run_dir), "--address", address, "--with-parent"]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until asked to leave, or until the parent has gone."""
     asked = _parser().parse_args(arguments)

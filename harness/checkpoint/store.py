@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import UnionType
-from typing import Any, TypeVar
+from typing import Any
 
 from harness.checkpoint.address import StoreError
 from harness.checkpoint.lineage import Chain, Departure, chain
@@ -30,8 +30,6 @@ _NEWEST = f"{_ATTEMPTS}/newest.json"
 
 
 __all__ = ["Store", "StoreError"]
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)

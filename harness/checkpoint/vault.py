@@ -1,8 +1,10 @@
-"""The files of one run's storage, whatever kind it is: nothing half written is seen, no call lasts for ever."""
+"""The files of one run's storage, whatever kind it is.
+
+Nothing half written is seen, and no call lasts for ever.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TypeVar
 
 import fsspec
@@ -104,13 +106,6 @@ class Vault:
         """Bytes of a file, or None where it is missing."""
         entry = self.listing(name.rpartition("/")[0]).get(name)
         return None if entry is None else entry.size_bytes
-
-    def modified(self, name: str) -> datetime | None:
-        """When a file was written, or None where the storage does not say."""
-        entry = self.listing(name.rpartition("/")[0]).get(name)
-        if entry is None or not entry.written_s:
-            return None
-        return datetime.fromtimestamp(entry.written_s, UTC)
 
     def sweep(self, is_dead: Callable[[str, float], bool]) -> None:
         """Take away what was begun and never became a file; see `Objects`."""

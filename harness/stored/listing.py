@@ -9,7 +9,8 @@ from typing import Any
 from harness.checkpoint import audit
 from harness.checkpoint.lineage import Chain, Departure
 from harness.checkpoint.manifest import COMMIT, DamagedError, Place
-from harness.checkpoint.store import Store
+from harness.checkpoint.objects import Entry
+from harness.checkpoint.store import Store, places_in
 
 SCHEMA = 1
 
@@ -77,11 +78,11 @@ class Listing:
 
 def listed(store: Store, now: datetime, verify: Callable[[Place], None] | None = None) -> Listing:
     """What `store` holds; `verify`, where given, raises `DamagedError` for what is damaged."""
-    chain, departures, sizes = store.chain(), store.departures(), store.inventory()
+    chain, departures, held = store.chain(), store.departures(), store.listing()
     return Listing(
         run_id=store.run_id,
         root=store.root,
-        rows=[_row(store, place, chain, sizes, now, verify) for place in store.places()],
+        rows=[_row(store, place, chain, held, now, verify) for place in places_in(held)],
         lineage=_lineage(departures, chain),
     )
 
@@ -97,17 +98,17 @@ def _row(
     store: Store,
     place: Place,
     chain: Chain,
-    sizes: Mapping[str, int],
+    held: Mapping[str, Entry],
     now: datetime,
     verify: Callable[[Place], None] | None,
 ) -> Row:
-    size = sum(sizes[name] for name in sizes if name.startswith(f"{place.name}/"))
-    if f"{place.name}/{COMMIT}" not in sizes:
+    size = sum(held[name].size_bytes for name in held if name.startswith(f"{place.name}/"))
+    commit = held.get(f"{place.name}/{COMMIT}")
+    if commit is None:
         return Row(place.name, place.step, place.attempt, size, None, State.UNFINISHED)
     state, reason = _state(store, place, chain)
     verified, damage = (None, "") if verify is None else _verified(verify, place)
-    at = store.modified(f"{place.name}/{COMMIT}")
-    age_s = None if at is None else max((now - at).total_seconds(), 0.0)
+    age_s = max(now.timestamp() - commit.written_s, 0.0) if commit.written_s else None
     return Row(place.name, place.step, place.attempt, size, age_s, state, reason, verified, damage)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import settings
+from harness.checkpoint import address
 from harness.checkpoint.store import Store, StoreError
 from harness.rundir import RunDir
 from harness.storage import checkpoint_store, options
@@ -24,7 +25,7 @@ def opened(where: str) -> Opened:
 
     Raises `StoreError` where there are none.
     """
-    run_dir = None if "://" in where else RunDir.at(where)
+    run_dir = None if address.is_url(where) else RunDir.at(where)
     record = None if run_dir is None else settings.read(run_dir.settings)
     if run_dir is None or record is None:
         return Opened(Store.existing(where))
@@ -41,7 +42,7 @@ def opened(where: str) -> Opened:
 
 def begun(where: str, script: str | None) -> Opened:
     """The same, of a run that need not be there: then it is made, for `script` to go on with."""
-    if "://" in where:
+    if address.is_url(where):
         return opened(where)
     run_dir = RunDir.at(where)
     record = settings.read(run_dir.settings)

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from harness.checkpoint import shards, tree
+from harness.checkpoint.buffers import rows, specs
+from harness.checkpoint.capture import about
 from harness.checkpoint.manifest import (
     COMMIT,
     MANIFEST,
@@ -26,7 +28,7 @@ from harness.checkpoint.manifest import (
     encode_commit,
     encode_manifest,
 )
-from harness.checkpoint.shards import Piece, Spec
+from harness.checkpoint.shards import Piece
 from harness.checkpoint.store import Store, StoreError
 from harness.stored.document import Document
 
@@ -53,15 +55,15 @@ def _write(store: Store, place: Place, document: Document) -> FileRecord:
     shared = tree.flatten(document.shared)
     ranks = len(flats)
     tensors = {f"shared/{name}": tensor for name, tensor in shared.tensors.items()}
-    layout = _specs(tensors)
+    layout = specs(tensors)
     files: dict[str, FileRecord] = {}
     records: dict[str, TensorRecord] = {}
     for rank, flat in enumerate(flats):
         private = {f"rank-{rank}/{name}": tensor for name, tensor in flat.tensors.items()}
-        pieces = shards.share(layout, rank, ranks) + shards.whole(_specs(private))
+        pieces = shards.share(layout, rank, ranks) + shards.whole(specs(private))
         for number, part in enumerate(shards.files(pieces, store.shard_bytes)):
             name = shards.file_name(rank, ranks, number)
-            header = shards.header(part, _metadata(store, place, rank, number))
+            header = shards.header(part, about(store.run_id, place, rank, number))
             content = [_bytes({**tensors, **private}, piece) for piece in part]
             files[name] = store.write(f"{place.name}/{name}", [header, *content])
             _note(records, name, len(header), part)
@@ -80,27 +82,9 @@ def _write(store: Store, place: Place, document: Document) -> FileRecord:
     return store.write(f"{place.name}/{MANIFEST}", [encode_manifest(manifest)])
 
 
-def _metadata(store: Store, place: Place, rank: int, part: int) -> dict[str, str]:
-    return {
-        "run_id": store.run_id,
-        "step": str(place.step),
-        "attempt": str(place.attempt),
-        "rank": str(rank),
-        "part": str(part),
-    }
-
-
-def _specs(tensors: Mapping[str, Tensor]) -> dict[str, Spec]:
-    return {
-        name: Spec(tree.DTYPE_NAMES[tensor.dtype], tuple(tensor.shape))
-        for name, tensor in tensors.items()
-    }
-
-
 def _bytes(tensors: Mapping[str, Tensor], piece: Piece) -> memoryview:
-    tensor = tensors[piece.name]
-    rows = tensor.narrow(0, piece.start, piece.rows) if piece.spec.shape else tensor
-    data: memoryview = rows.contiguous().flatten().view(torch.uint8).numpy().data
+    held = rows(tensors[piece.name], piece).contiguous()
+    data: memoryview = held.flatten().view(torch.uint8).numpy().data
     return data
 
 

@@ -21,7 +21,6 @@ from harness import journal, settings
 from harness.checkpoint.audit import verify
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.memory import Memory, seen
-from harness.checkpoint.saver import command
 from harness.checkpoint.wire import Ended, Handed, Line
 from harness.events import SaveCommitted, SaveFailed, SaveStarted, Tier
 from harness.rundir import RunDir
@@ -48,13 +47,17 @@ def run(tmp_path) -> Run:
     return Run(run_dir.checkpoints, saver=f"harness-test-{uuid.uuid4().hex}")
 
 
+def command(run: Run) -> list[str]:
+    """What follows `python -m` to start its saver."""
+    place = [str(run.root.parent), "--address", run.saver]
+    return ["harness.checkpoint.saver", *place, "--with-parent"]
+
+
 @contextmanager
 def saver(run: Run, **environment: str) -> Iterator[psutil.Popen]:
     """The saver's process, listening."""
     environ = {**os.environ, **environment}
-    with psutil.Popen(
-        [sys.executable, "-m", *command(run.root.parent, run.saver)], env=environ
-    ) as it:
+    with psutil.Popen([sys.executable, "-m", *command(run)], env=environ) as it:
         try:
             until(lambda: _listens(run.saver))
             yield it
@@ -281,7 +284,7 @@ def test_without_a_saver_saves_wait_for_one_and_training_does_not(run):
 @pytest.mark.parametrize("how", ["asked", "orphaned"])
 def test_a_saver_that_leaves_finishes_what_is_whole_and_abandons_the_rest(run, how):
     attempt = begun(run)
-    code = f"import subprocess, sys; subprocess.run([sys.executable, '-m', *{command(run.root.parent, run.saver)!r}])"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-m', *{command(run)!r}])"
     environ = {**os.environ, "HARNESS_POINTS": "saver:save.shard:1=stop"}
     with psutil.Popen([sys.executable, "-c", code], env=environ) as parent:
         until(lambda: _listens(run.saver))

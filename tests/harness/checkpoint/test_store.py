@@ -248,8 +248,6 @@ def test_the_inventory_names_every_file_with_its_size(store):
     held = store.inventory()
 
     assert held == {"run.json": store.size("run.json"), "step-00000010-1/a": 3}
-    assert store.modified(f"{place.name}/a") is not None
-    assert store.modified(f"{place.name}/b") is None
 
 
 def test_a_record_of_lineage_with_any_bit_flipped_says_what_it_said_or_nothing(store):
