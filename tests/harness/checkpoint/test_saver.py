@@ -224,13 +224,14 @@ def test_nothing_is_deleted_once_the_ranks_have_gone_for_others_may_be_reading_i
         for line in dying:
             line.close()
         slow.go_on.set()
-        until(lambda: run.steps() == [10, 20])
-        run.disk = None
-        last = [_hand(run, later, rank, 30, number=2, keep=1) for rank in range(2)]
-        assert [line.receive()[0] for line in last] == [Ended(2, committed=True)] * 2
-        for line in last:
-            line.close()
+    assert run.steps() == [10, 20]
 
+    run.disk, last = None, begun(run, 20)
+    with beside(run):
+        lines = [_hand(run, last, rank, 30, keep=1) for rank in range(2)]
+        assert [line.receive()[0] for line in lines] == [Ended(1, committed=True)] * 2
+        for line in lines:
+            line.close()
     assert run.steps() == [30]
 
 
