@@ -7,10 +7,19 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.flat import flat_url
 from tests.servers import abfs_url, azurite, fake_gcs, gs_url, moto, s3_url
 from tests.zygote import Zygote
 
-__all__ = ["abfs_url", "azurite", "fake_gcs", "gs_url", "moto", "s3_url"]  # fixtures for everyone
+__all__ = [
+    "abfs_url",
+    "azurite",
+    "fake_gcs",
+    "flat_url",
+    "gs_url",
+    "moto",
+    "s3_url",
+]  # fixtures for everyone
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

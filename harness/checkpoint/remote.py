@@ -1,4 +1,4 @@
-"""Object stores, through fsspec: S3, Google's, Azure's, and those with a wrapper such as `chaos::` around.
+"""Storage through fsspec: S3, Google's, Azure's, others that the probe finds honest, and wrappers.
 
 An object appears when its upload is completed, so whatever goes wrong before leaves nothing; an upload
 that was not completed is taken back, and one whose writer was killed is swept.
@@ -18,9 +18,11 @@ from types import TracebackType
 from typing import Any, Self
 
 import fsspec
+from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
+from harness.checkpoint.address import EXTRAS
 from harness.checkpoint.objects import Entry
 from harness.checkpoint.patience import Patience
 
@@ -45,7 +47,7 @@ class RemoteObjects:
 
     def put(self, name: str, chunks: Iterable[memoryview], *, fresh: bool = False) -> None:
         """See `Objects`; what fits into one part is one request."""
-        part_bytes = _part_bytes(self.largest_bytes)
+        size = part_bytes(self.largest_bytes)
         # An object of fsspec's memory is seen from its first byte on.
         if fresh or isinstance(innermost(self.files), MemoryFileSystem):
             self._pipe(name, b"".join(chunks), fresh)
@@ -54,8 +56,8 @@ class RemoteObjects:
         held: list[memoryview] = []
         for chunk in coming:
             held.append(chunk)
-            if sum(map(len, held)) >= part_bytes:
-                self._stream(name, chain(held, coming), part_bytes)
+            if sum(map(len, held)) >= size:
+                self._stream(name, chain(held, coming), size)
                 return
         self._pipe(name, b"".join(held), fresh)
 
@@ -72,14 +74,14 @@ class RemoteObjects:
             with _told(under):
                 self.files.invalidate_cache()
                 found = self.files.find(self._path(under), detail=True)
+                named = ((path.removeprefix(self._path("")), info) for path, info in found.items())
+                return {
+                    name: Entry(int(info["size"]), _written_s(info))
+                    for name, info in named
+                    if info["type"] == "file" and not name.endswith("/") and "/." not in f"/{name}"
+                }
         except FileNotFoundError:
             return {}
-        named = ((path.removeprefix(self._path("")), info) for path, info in found.items())
-        return {
-            name: Entry(int(info["size"]), _written_s(info))
-            for name, info in named
-            if info["type"] == "file" and not name.endswith("/") and "/." not in f"/{name}"
-        }
 
     def delete(self, name: str) -> None:
         """See `Objects`."""
@@ -137,9 +139,10 @@ class RemoteObjects:
         return self.patience.retried(once)
 
     def _make_folder(self, path: str) -> None:
-        """Only files of this machine, under a wrapper, need folders."""
-        if isinstance(innermost(self.files), LocalFileSystem):
-            self.files.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+        """Object stores need none; others may."""
+        if EXTRAS.keys().isdisjoint(_protocols(innermost(self.files))):
+            with _told(path), suppress(NotImplementedError):
+                self.files.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
 
     def _path(self, name: str) -> str:
         return f"{self.root.rstrip('/')}/{name}"
@@ -208,7 +211,27 @@ def innermost(files: fsspec.AbstractFileSystem) -> fsspec.AbstractFileSystem:
     return files
 
 
-def _part_bytes(largest_bytes: int) -> int:
+def is_tried(files: fsspec.AbstractFileSystem) -> bool:
+    """True for a kind of storage that the tests try out on a real one, also where faults go in it."""
+    while "chaos" in _protocols(files):
+        files = files.fs
+    return isinstance(files, LocalFileSystem) or not EXTRAS.keys().isdisjoint(_protocols(files))
+
+
+def _protocols(files: fsspec.AbstractFileSystem) -> tuple[str, ...]:
+    protocol = type(files).protocol
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
+
+
+def creates_in_one_step(files: fsspec.AbstractFileSystem) -> bool:
+    """False where fsspec makes do with a look whether the file is there, and a write after it."""
+    kind = type(files)
+    if isinstance(files, AsyncFileSystem):
+        return kind._pipe_file is not AsyncFileSystem._pipe_file
+    return kind.pipe_file is not fsspec.AbstractFileSystem.pipe_file
+
+
+def part_bytes(largest_bytes: int) -> int:
     """Twice what an object of that size needs, in whole MiB (Google wants multiples of 256 KiB)."""
     needed = -(-2 * largest_bytes // _MOST_PARTS)
     return max(_PART_BYTES, -(-needed // (1 << 20)) << 20)
@@ -272,6 +295,8 @@ def _as_os_error(error: Exception, path: str) -> OSError:
         return FileNotFoundError(errno.ENOENT, what, path)
     if status in (401, 403):
         return PermissionError(errno.EACCES, what, path)
+    if isinstance(error, NotImplementedError | TypeError | AttributeError):
+        return OSError(errno.ENOSYS, what, path)
     passing = status is None or status in (408, 429) or status >= 500
     return OSError(errno.EIO if passing else errno.EINVAL, what, path)
 

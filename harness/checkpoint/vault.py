@@ -137,13 +137,28 @@ def locate(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     # Told to the storage itself, below what is wrapped around it: a listing must never be an old one.
     options = {protocol: {"use_listings_cache": False}} if protocol in EXTRAS else {}
     try:
-        files, root = url_to_fs(url, **options)
+        if protocol:
+            fsspec.get_filesystem_class(protocol)
     except ImportError as error:
-        extra = EXTRAS.get(protocol, protocol)
         raise StoreError(
-            f"checkpoints at {url!r} need a package that is not installed"
-            f" (pip install 'resilience-harness[{extra}]'): {error}"
+            f"checkpoints at {url!r} need a package that is not installed{_way(protocol)}: {error}"
         ) from error
+    except ValueError:
+        raise StoreError(
+            f"checkpoints at {url!r}: fsspec knows no storage {protocol}://; one that comes in a"
+            " package of its own is known once that is installed; file://, s3://, gs:// and abfs://"
+            " always are"
+        ) from None
+    try:
+        files, root = url_to_fs(url, **options)
     except (ValueError, OSError) as error:
         raise StoreError(f"checkpoints at {url!r} cannot be opened: {error}") from error
+    except Exception as error:  # whatever a file system's own package raises
+        why = f"{type(error).__name__}: {error}"
+        raise StoreError(f"checkpoints at {url!r} cannot be opened: {why}") from error
     return files, str(root).rstrip("/") or "/"
+
+
+def _way(protocol: str) -> str:
+    extra = EXTRAS.get(protocol)
+    return "" if extra is None else f" (pip install 'resilience-harness[{extra}]')"

@@ -6,16 +6,25 @@ from pathlib import Path
 
 import pytest
 
+from harness.events import SaveCommitted, TrainingResumed
+from harness.journal import read
+from harness.rundir import RunDir
+
+STEPS = Path(__file__).parent / "scripts" / "steps.py"
 SCRIPT = "import harness\nprint('a rank started')\n"
 
 
 def launch(tmp_path: Path, checkpoints: str) -> "subprocess.CompletedProcess[str]":
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
+    return launched(tmp_path, "--checkpoints", checkpoints, str(script))
+
+
+def launched(tmp_path: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     flags = ["--run", str(tmp_path / "run"), "--nproc-per-node", "1", "--no-metrics"]
-    command = [sys.executable, "-m", "harness", "run", *flags, "--checkpoints", checkpoints]
+    command = [sys.executable, "-m", "harness", "run", *flags, *arguments]
     return subprocess.run(
-        [*command, str(script)], capture_output=True, text=True, timeout=120, check=False
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
 
 
@@ -41,3 +50,52 @@ def test_credentials_in_a_url_are_refused_and_written_nowhere(tmp_path, url):
     assert "hunter2" not in ended.stdout + ended.stderr
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "train.py"]
     assert all(b"hunter2" not in path.read_bytes() for path in files)
+
+
+@pytest.mark.processes
+def test_a_run_saves_to_and_resumes_from_a_kind_of_storage_that_no_one_here_has_met(
+    tmp_path, flat_url
+):
+    url = flat_url("flat")
+    for steps in ("4", "6"):
+        ended = launched(
+            tmp_path, "--checkpoints", url, "--save-every-steps", "2", str(STEPS), steps
+        )
+        assert ended.returncode == 0, ended.stderr
+
+    events = [entry.event for entry in read(RunDir.at(tmp_path / "run"))]
+    assert [event.step for event in events if isinstance(event, SaveCommitted)] == [2, 4, 6]
+    assert [event.step for event in events if isinstance(event, TrainingResumed)][-1] == 4
+    assert not any(tmp_path.rglob("flat:"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "did"),
+    [
+        ("overwriting", "it overwrote a file that was to be created only if it was not there"),
+        ("stale", "it did not list a file that had just been written: listings are stale"),
+    ],
+)
+def test_storage_that_cheats_is_refused_in_one_line_before_a_rank_starts(
+    tmp_path, flat_url, kind, did
+):
+    ended = launch(tmp_path, flat_url(kind))
+
+    assert ended.returncode == 2
+    line, _ = ended.stderr.strip().splitlines()
+    assert line.startswith("harness run: the storage place/run cannot hold checkpoints: ")
+    assert did in line
+    assert "a rank started" not in ended.stdout
+    assert not (tmp_path / "run/run.toml").exists()
+    assert not any(tmp_path.rglob(f"{kind}:"))
+
+
+def test_a_kind_of_storage_that_fsspec_does_not_know_is_said_in_one_line(tmp_path):
+    ended = launch(tmp_path, "kind://place/run")
+
+    assert ended.returncode == 2
+    line, _ = ended.stderr.strip().splitlines()
+    assert line.startswith(
+        "harness run: checkpoints at 'kind://place/run': fsspec knows no storage"
+    )
+    assert not any(tmp_path.rglob("kind:"))

@@ -20,7 +20,7 @@ from harness.checkpoint.manifest import COMMIT, Place, record
 from harness.checkpoint.remote import innermost
 from harness.checkpoint.store import Store, StoreError
 
-KINDS = ["file", "s3", "gs", "abfs", "memory"]
+KINDS = ["file", "s3", "gs", "abfs", "flat", "memory"]
 
 
 @pytest.fixture(params=KINDS)
@@ -30,7 +30,13 @@ def url(request, tmp_path):
         return f"file://{tmp_path}/run"
     if request.param == "memory":
         return f"memory://{uuid.uuid4().hex}"
-    return request.getfixturevalue(f"{request.param}_url")
+    return named(request, request.param)
+
+
+def named(request: pytest.FixtureRequest, kind: str) -> str:
+    """A URL of an object store."""
+    found = request.getfixturevalue(f"{kind}_url")
+    return str(found("flat") if kind == "flat" else found)
 
 
 def opened(url: str, run_id: str = "run", **options) -> Store:
@@ -134,11 +140,11 @@ store.write("step-00000010-1/shard", chunks())
 
 
 @pytest.mark.parametrize("before", [None, b"the old bytes"])
-@pytest.mark.parametrize("kind", ["file", "s3", "gs", "abfs"])
+@pytest.mark.parametrize("kind", ["file", "s3", "gs", "abfs", "flat"])
 def test_a_writer_that_is_killed_leaves_the_old_bytes_or_none_and_is_swept(
     kind, before, request, tmp_path
 ):
-    url = f"file://{tmp_path}/run" if kind == "file" else request.getfixturevalue(f"{kind}_url")
+    url = f"file://{tmp_path}/run" if kind == "file" else named(request, kind)
     store, name = opened(url), "step-00000010-1/shard"
     if before is not None:
         store.write(name, [before])
@@ -245,8 +251,8 @@ def test_what_is_wrapped_around_a_storage_is_seen_through(store):
 
 
 def test_the_parts_of_the_largest_object_are_few_enough():
-    assert remote._part_bytes(2_000_000_000) == 16 << 20
+    assert remote.part_bytes(2_000_000_000) == 16 << 20
     for largest_bytes in (100 << 30, 5 << 40):
-        part_bytes = remote._part_bytes(largest_bytes)
+        part_bytes = remote.part_bytes(largest_bytes)
         assert largest_bytes / part_bytes <= 10_000 / 2
         assert part_bytes % (1 << 20) == 0

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from harness.checkpoint.probe import probe
+from harness.checkpoint.probe import _contend, probe
 from harness.checkpoint.store import Store, StoreError
 
 KINDS = ["file", "s3", "gs", "abfs"]
@@ -83,6 +83,38 @@ def test_a_storage_that_breaks_a_promise_is_refused_by_name_of_what_it_did(files
     with pytest.raises(StoreError, match=did):
         probe(store)
     assert not [path for path in Lax.store if path.startswith(store.root)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "did"),
+    [
+        ("overwriting", "overwrote a file that was to be created only if it was not there"),
+        ("stale", "did not list a file that had just been written"),
+        ("early", "showed an object before all of it was written"),
+        ("twosteps", "has no way to create a file only where there is none"),
+    ],
+)
+def test_a_kind_that_nobody_tried_is_refused_by_name_of_what_it_did(flat_url, tmp_path, kind, did):
+    store = Store.at(flat_url(kind), "run", timeout_s=20.0)
+    with pytest.raises(StoreError, match=f"place/run cannot hold checkpoints: it {did}"):
+        probe(store)
+    assert list((tmp_path / "objects").iterdir()) == []
+
+
+def test_a_kind_that_lets_two_create_one_file_is_found_by_trying(monkeypatch):
+    def every_one(self: Store, name: str, data: bytes) -> bool:
+        self.write(name, [data])
+        return True
+
+    store = Store(Lax(), f"/{uuid.uuid4().hex}", "run")
+    monkeypatch.setattr(Store, "create", every_one)
+    with pytest.raises(StoreError, match="let 4 of 4 that created one file at once all have it"):
+        _contend(store, "f")
+
+
+def test_a_kind_that_keeps_its_promises_passes_whoever_made_it(flat_url, tmp_path):
+    assert probe(Store.at(flat_url("flat"), "run")) == []
+    assert list((tmp_path / "objects").iterdir()) == []
 
 
 def test_a_clock_far_from_ours_is_worth_a_word():

@@ -31,8 +31,11 @@ def test_a_store_is_opened_by_url_or_path(tmp_path, form):
     [
         ("memory://x", "memory:// lives in one process alone"),
         ("chaos::memory://x", "memory:// lives in one process alone"),
-        ("sftp://host/run", "sftp:// is not known to keep an object unseen until it is whole"),
-        ("S3://bucket/run", "S3:// is not known to keep an object unseen until it is whole"),
+        ("kind://host/run", "fsspec knows no storage kind://"),
+        ("S3://bucket/run", "fsspec knows no storage S3://"),
+        ("chaos::kind://host/run", "fsspec knows no storage kind://"),
+        ("kind:/host/run", "a URL has two slashes, as in kind://bucket/run"),
+        ("kind://", "it names no place, as kind://place/run does"),
         ("s3:/bucket/run", "a URL has two slashes, as in s3://bucket/run"),
         ("s3:bucket/run", "a URL has two slashes, as in s3://bucket/run"),
         ("gs://", "it names no bucket, as gs://bucket/run does"),
@@ -42,7 +45,7 @@ def test_a_store_is_opened_by_url_or_path(tmp_path, form):
 def test_storage_that_cannot_hold_checkpoints_is_refused_by_name(url, why):
     with pytest.raises(StoreError, match=why):
         Store.open(url, "run")
-    assert not Path("s3:").exists()
+    assert not any(Path(name).exists() for name in ("s3:", "S3:", "kind:"))
 
 
 @pytest.mark.parametrize(
