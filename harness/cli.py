@@ -21,6 +21,7 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Parameter
 
 import harness.stored
+from harness.planning.command import plan
 from harness.rundir import RunDir
 from harness.simulation.command import simulate
 
@@ -94,7 +95,7 @@ def _app(others: Mapping[str, importlib.metadata.EntryPoint]) -> App:
         version=_version,
         help_format="plaintext",
     )
-    for command in (report, verify, export, simulate):
+    for command in (report, verify, export, simulate, plan):
         app.command(command)
     app.command(App(name=CHECKPOINT, help=harness.stored.HELP))
     for name, point in others.items():

@@ -17,6 +17,13 @@ UNITS_S: Mapping[str, float] = {
 }
 """Seconds in each unit of time that a duration may carry; a year has 365.25 days."""
 
+BYTES: Mapping[str, float] = {
+    **{f"{prefix}B": 1e3**power for power, prefix in enumerate(("", "k", "M", "G", "T", "P"))},
+    **{f"{prefix}iB": 2.0 ** (10 * power) for power, prefix in enumerate("KMGTP", 1)},
+}
+"""Bytes in each unit of size."""
+
+_QUANTITY = re.compile(r"\s*([+-]?[\d_.]+(?:[eE][+-]?\d+)?)\s*(.*?)\s*")
 _DURATION = re.compile(r"\s*([+-]?[\d_.]+(?:[eE][+-]?\d+)?)\s*([^\W\d_]*)\s*")
 
 
@@ -35,6 +42,22 @@ def duration_s(text: str) -> float:
     if unit not in UNITS_S:
         raise ValueError(f"unknown unit {unit!r} in {text!r}; known: {units}")
     return number * UNITS_S[unit]
+
+
+def quantity(text: str, units: Mapping[str, float], example: str) -> float:
+    """The number of `4GB/gpu`, times what its unit stands for. Raises `ValueError` for any other unit."""
+    matched = _QUANTITY.fullmatch(text)
+    try:
+        number, unit = (float(matched[1]), matched[2]) if matched else (math.nan, "")
+    except ValueError:
+        number = math.nan
+    if math.isnan(number):
+        raise ValueError(f"{text!r} is not a number with a unit: write for example {example}")
+    if unit not in units:
+        known = ", ".join(name or "none" for name in units)
+        kind = f"unknown unit {unit!r} in {text!r}" if unit else f"{text!r} has no unit"
+        raise ValueError(f"{kind}: write for example {example}; units: {known}")
+    return number * units[unit]
 
 
 def checked(

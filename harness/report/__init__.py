@@ -16,7 +16,7 @@ from harness.rundir import RunDir
 from harness.timeline import Fold, Timeline, TimelineError, timeline
 from harness.verify import final_digest
 
-__all__ = ["Report", "rendered", "report", "summary", "tell"]
+__all__ = ["Report", "rendered", "report", "summary", "tell", "told_of"]
 
 
 def report(run_dir: RunDir) -> Report:
@@ -45,6 +45,17 @@ def summary(run_dir: RunDir) -> str:
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     columns = shutil.get_terminal_size().columns if is_terminal else 80
     return rendered(report(run_dir), run_dir.path.name, width=columns, color=is_terminal)
+
+
+def told_of(run_dir: RunDir) -> Timeline:
+    """The timeline of a run, without the entries that cannot have happened.
+
+    Raises `ValueError` where nothing was ever written, or a newer version wrote it.
+    """
+    entries = read(run_dir)
+    if not entries:
+        raise ValueError(f"no run at {run_dir.path}: there is no log in it")
+    return _timeline(entries)[0]
 
 
 def _timeline(entries: Sequence[Entry]) -> tuple[Timeline, list[str]]:

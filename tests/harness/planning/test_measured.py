@@ -1,0 +1,73 @@
+"""What runs say of failures: causes apart, loops once, time without failures counted."""
+
+import pytest
+
+from harness.events import Cause
+from harness.fleet import failure_rate
+from harness.planning.measured import seen
+from harness.timeline import timeline
+from tests.harness.planning.runs import H, failing, many_causes
+
+
+@pytest.mark.parametrize(("failures", "least_h"), [(0, 33.38), (1, 21.08), (3, 12.90), (10, 5.895)])
+def test_a_hundred_hours_bound_the_mean_from_below(failures, least_h):
+    known = failure_rate(failures, 100 * H)
+    assert known.mtbf_at_least_s() / H == pytest.approx(least_h, rel=5e-4)
+
+
+def test_without_a_failure_there_is_no_upper_bound():
+    assert failure_rate(0, 100 * H).mtbf_at_most_s() is None
+    assert failure_rate(1, 100 * H).mtbf_at_most_s() == pytest.approx(100 * H / 0.05129, rel=1e-4)
+
+
+def test_causes_are_kept_apart_and_a_crash_loop_counts_once():
+    found = seen({"run": timeline(many_causes())})
+    assert found.up_s == pytest.approx(40 * H)
+    assert found.device_s == pytest.approx(8 * 40 * H)
+    told = {one.cause: (one.failures, one.incidents) for one in found.causes}
+    assert told == {"node_loss": (4, 4), "preemption": (3, 3), "exception": (20, 1)}
+    by_cause = {one.cause: one.rate.mtbf_s for one in found.causes}
+    assert by_cause["node_loss"] == pytest.approx(10 * H)
+    assert found.incidents == 5
+    assert found.job_rate.mtbf_s == pytest.approx(8 * H)
+    assert found.rate.mtbf_s == pytest.approx(64 * H)
+
+
+def test_saves_and_restarts_are_measured():
+    found = seen({"run": timeline(many_causes())})
+    assert found.save_s == pytest.approx(2)
+    assert found.commit_s == pytest.approx(5)
+    assert found.restart_s == pytest.approx(60)
+    assert found.state_bytes == 4_000_000_000
+    assert (found.runs, found.devices, found.relaunches) == (1, 8, 0)
+
+
+def test_two_lost_nodes_at_one_step_are_two_and_two_crashes_at_two_steps_are_two():
+    causes = [Cause.NODE_LOSS, Cause.NODE_LOSS, Cause.EXIT, Cause.EXIT]
+    found = seen({"run": timeline(failing([H] * 5, causes, [3, 3, 4, 5]))})
+    told = {one.cause: one.incidents for one in found.causes}
+    assert told == {"node_loss": 2, "exit": 2}
+
+
+def test_an_end_that_is_no_failure_only_adds_time():
+    quiet = seen({"run": timeline(failing([10 * H], [], [3]))})
+    assert (quiet.incidents, quiet.causes) == (0, [])
+    assert quiet.up_s == pytest.approx(10 * H)
+    assert quiet.restart_s is None
+    both = seen(
+        {
+            "one": timeline(failing([10 * H], [], [3])),
+            "two": timeline(failing([5 * H, 5 * H], [Cause.HANG], [3])),
+        }
+    )
+    assert both.job_rate.mtbf_s == pytest.approx(20 * H)
+
+
+def test_a_hang_takes_as_long_as_it_took_to_notice():
+    found = seen({"run": timeline(failing([4 * H, H], [Cause.HANG], [3]))})
+    assert found.restart_s == pytest.approx(H + 60)
+
+
+def test_a_run_without_training_says_nothing():
+    with pytest.raises(ValueError, match="one has no time of training in it"):
+        seen({"one": timeline(failing([], [], []))})
