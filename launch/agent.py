@@ -32,7 +32,7 @@ from harness.rundir import RunDir
 from launch import witness
 from launch.environment import ADDRESS, Place, Shared, environment
 from launch.exits import Drained, Exit, Failed, Finished, Going, Judgement, judge
-from launch.forkserver import Order
+from launch.orders import Order
 from launch.spawner import Spawner
 
 STORE_TIMEOUT = timedelta(minutes=5)

@@ -23,9 +23,20 @@ from harness.parent import die_with
 from harness.points import Point, reach
 from harness.rundir import RunDir
 from launch import processes, rank
+from launch.orders import (
+    Answer,
+    Ended,
+    Order,
+    Ready,
+    Request,
+    Signal,
+    Started,
+    Stop,
+    Stopped,
+    receive,
+)
 from launch.rank import Kind, Program
 
-MAX_MESSAGE_BYTES = 1 << 20
 STOP_CHECK_S = 0.05
 """Longest wait for a death while stopping, before all children are looked for and killed again."""
 TIDY_UP_S = 2.0
@@ -34,65 +45,6 @@ ASKS_TO_LEAVE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 RESTORED_SIGNALS = (*ASKS_TO_LEAVE, signal.SIGCHLD)
 
 
-class Order(msgspec.Struct, frozen=True, tag=True):
-    """Start a process."""
-
-    name: str
-    environment: dict[str, str]
-    """What to set beyond the launcher's own environment."""
-    directory: str
-    output: str
-    """File to which standard output is appended …"""
-    errors: str
-    """… and standard error."""
-    stacks: str = ""
-    """File to which the process writes its stacks when asked."""
-    arguments: tuple[str, ...] = ()
-
-
-class Signal(msgspec.Struct, frozen=True, tag=True):
-    """Send a signal to processes that live and catch it, or to all that live if it is `forced`."""
-
-    number: int
-    names: tuple[str, ...]
-    forced: bool = False
-
-
-class Stop(msgspec.Struct, frozen=True, tag=True):
-    """Kill every process below this one; answered when none is left."""
-
-
-class Ready(msgspec.Struct, frozen=True, tag=True):
-    """A fork server that was started as a bare interpreter has imported what it could."""
-
-    cold: str
-    """Why its processes start cold; empty if they are forked from it, warm as it is now."""
-
-
-class Started(msgspec.Struct, frozen=True, tag=True):
-    """A process runs."""
-
-    name: str
-    pid: int
-
-
-class Ended(msgspec.Struct, frozen=True, tag=True):
-    """A process ended."""
-
-    name: str
-    pid: int
-    status: int
-    """Exit code, or the negative number of the signal that ended it."""
-    at_ns: int
-    """CLOCK_MONOTONIC at which it was noticed."""
-
-
-class Stopped(msgspec.Struct, frozen=True, tag=True):
-    """No process below this one is left."""
-
-
-Request = Order | Signal | Stop
-Answer = Ready | Started | Ended | Stopped
 Body = Callable[[Order], NoReturn]
 """What a started process does once its streams, environment and signals are in place."""
 
@@ -116,7 +68,7 @@ class _Server:
             ready = [key.fileobj for key, _ in self._selector.select()]
             self._reap()
             if self._connection in ready:
-                message = _receive(self._connection)
+                message = receive(self._connection)
                 if not message:
                     break
                 self._obey(self._decode(message))
@@ -256,14 +208,6 @@ def start_cold(program: Program) -> Body:
         os.execv(sys.executable, [*command, *program.arguments])  # noqa: S606
 
     return body
-
-
-def _receive(connection: socket.socket) -> bytes:
-    """The next message; empty if the other side is gone."""
-    try:
-        return connection.recv(MAX_MESSAGE_BYTES)
-    except ConnectionResetError:
-        return b""
 
 
 def _has_children() -> bool:

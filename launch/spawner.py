@@ -16,9 +16,9 @@ from contextlib import suppress
 import msgspec
 
 from launch import forkserver
-from launch.forkserver import (
+from launch.forkserver import Body
+from launch.orders import (
     Answer,
-    Body,
     Ended,
     Order,
     Ready,
@@ -27,6 +27,7 @@ from launch.forkserver import (
     Started,
     Stop,
     Stopped,
+    receive,
 )
 from launch.rank import Program
 
@@ -172,7 +173,7 @@ class Spawner:
             raise ForkServerLostError from None
 
     def _receive(self) -> Answer:
-        message = forkserver._receive(self._connection)
+        message = receive(self._connection)
         if not message:
             raise ForkServerLostError
         answer: Answer = self._decode(message)

@@ -8,7 +8,7 @@ from harness import slots
 from harness.rundir import RunDir
 from harness.slots import Slot
 from launch.exits import Exit, Raised
-from launch.forkserver import Ended
+from launch.orders import Ended
 
 
 def exit_of(run_dir: RunDir, attempt: int, rank: int, ended: Ended) -> Exit:

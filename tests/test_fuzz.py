@@ -22,7 +22,7 @@ from harness.rundir import RunDir
 from harness.settings import Record
 from harness.slots import SlotWriter
 from launch import witness
-from launch.forkserver import Ended
+from launch.orders import Ended
 from tests.damage import WILD, flipped, spoilt
 
 QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]

@@ -21,7 +21,7 @@ from typing import NoReturn
 import psutil
 
 from launch import forkserver, warm
-from launch.forkserver import Order
+from launch.orders import Order
 from launch.spawner import Spawner
 
 ROOT = Path(__file__).parent.parent
