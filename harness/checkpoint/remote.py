@@ -6,16 +6,12 @@ that was not completed is taken back, and one whose writer was killed is swept.
 
 import errno
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
-from threading import Thread
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import fsspec
 from fsspec.asyn import AsyncFileSystem
@@ -25,11 +21,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 from harness.checkpoint.address import EXTRAS
 from harness.checkpoint.objects import Entry
 from harness.checkpoint.patience import Patience
+from harness.checkpoint.ranges import Ranges
 
 _PART_BYTES = 16 << 20
 _MOST_PARTS = 10_000
-_RANGE_BYTES = 8 << 20
-_RANGES_AHEAD = 4
 _WRITTEN = ("mtime", "LastModified", "updated", "last_modified", "created")
 """What local files, S3, Google's, Azure's storage and fsspec's memory call the time of writing."""
 
@@ -104,7 +99,7 @@ class RemoteObjects:
                 if is_dead(upload["Key"].removeprefix(prefix), age_s):
                     _abort(store, bucket, upload)
 
-    # ── ───────────────────────────────────────────────────────────────────────────────────────
+    # ── requests, each of which may fail in a way of its library's own ─────────────────────────
 
     def _pipe(self, name: str, data: bytes, fresh: bool) -> None:
         path = self._path(name)
@@ -146,62 +141,6 @@ class RemoteObjects:
 
     def _path(self, name: str) -> str:
         return f"{self.root.rstrip('/')}/{name}"
-
-
-class Ranges:
-    """Reads an object by ranges, a few of them ahead, and gives them in order."""
-
-    def __init__(self, fetch: Callable[[int, int], bytes], size: int) -> None:
-        starts = range(0, size, _RANGE_BYTES)
-        self._ranges = iter([(start, min(start + _RANGE_BYTES, size)) for start in starts])
-        self._fetch = fetch
-        self._coming: deque[Future[bytes]] = deque()
-        self._at_hand = memoryview(b"")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._ranges = iter(())
-
-    def readinto(self, view: memoryview) -> int:
-        """Fill `view` as far as the range at hand goes; 0 at the end."""
-        if not self._at_hand:
-            self._ask()
-            if not self._coming:
-                return 0
-            self._at_hand = memoryview(self._coming.popleft().result())
-        count = min(len(view), len(self._at_hand))
-        view[:count] = self._at_hand[:count]
-        self._at_hand = self._at_hand[count:]
-        return count
-
-    def read(self) -> bytes:
-        """All that is left."""
-        data = bytearray(_RANGE_BYTES)
-        parts: list[bytes] = []
-        while count := self.readinto(memoryview(data)):
-            parts.append(bytes(data[:count]))
-        return b"".join(parts)
-
-    def _ask(self) -> None:
-        """Have enough ranges on their way."""
-        while len(self._coming) < _RANGES_AHEAD and (span := next(self._ranges, None)) is not None:
-            future: Future[bytes] = Future()
-            # A daemon: one that hangs must not keep the process from ending.
-            Thread(target=self._carry_out, args=(future, *span), daemon=True).start()
-            self._coming.append(future)
-
-    def _carry_out(self, future: "Future[bytes]", begin: int, end: int) -> None:
-        try:
-            future.set_result(self._fetch(begin, end))
-        except BaseException as error:  # noqa: BLE001  # raised again where it is read
-            future.set_exception(error)
 
 
 def innermost(files: fsspec.AbstractFileSystem) -> fsspec.AbstractFileSystem:
