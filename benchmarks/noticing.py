@@ -93,22 +93,22 @@ def _machine() -> str:
 
 def _look_us(ranks: int) -> float:
     """What one look at all slots, and the decision, costs."""
-    from launch.guard import Guard
+    from launch.lookout import Lookout
     from launch.watchdog import LOOK_S, Limits
 
     with tempfile.TemporaryDirectory() as folder:
         run_dir = RunDir.at(folder)
         run_dir.create()
         writers = [slots.SlotWriter(run_dir.slot(rank), 1) for rank in range(ranks)]
-        guard = Guard(Limits(), print)
-        guard.attempt_begins(1, ranks)
+        lookout = Lookout(Limits(), print)
+        lookout.attempt_begins(1, ranks)
         spent_s, looks = 0.0, 8
         for step in range(looks):
             for writer in writers:
                 writer.update(step=step, own_ns=1)
             time.sleep(LOOK_S)
             began = time.thread_time()
-            guard.look(run_dir, range(ranks))
+            lookout.look(run_dir, range(ranks))
             spent_s += time.thread_time() - began
         for writer in writers:
             writer.close()

@@ -9,7 +9,7 @@ import threading
 
 from torch.distributed import Store
 
-from harness.notice import Notice
+from harness.sigterm import Notice
 
 REQUEST = "harness/drain"
 """The key that whoever is told to leave sets in the attempt's store; under our launcher outside of the

@@ -28,10 +28,10 @@ from harness.drain import Drain
 from harness.enrolment import device_of, enrol, form_group, launched_by_us
 from harness.events import EXIT_CODES, Outcome, Tier
 from harness.membership import Membership, another_client, connect, without_prefix
-from harness.notice import Notice
 from harness.observed import Evaluation
 from harness.points import Point, reach
 from harness.rundir import RunDir
+from harness.sigterm import Notice
 from harness.slots import Mark
 from harness.steplog import StepLog
 from harness.storage import checkpoint_store

@@ -1,6 +1,6 @@
 """Keeps alive what stands beside the job: a companion that dies is started again, and that is said.
 
-What is decided lies in `upkeep`. Training never waits for a companion, and never ends because of one.
+What is decided lies in `respawn`. Training never waits for a companion, and never ends because of one.
 """
 
 import time
@@ -10,10 +10,10 @@ from pathlib import Path
 
 from harness import events
 from harness.recorder import Recorder
-from launch import companions, upkeep
+from launch import companions, respawn
 from launch.companions import Companion
 from launch.exits import ending
-from launch.upkeep import Again, GivenUp
+from launch.respawn import Again, GivenUp
 from launch.watch import Watch
 
 
@@ -139,7 +139,7 @@ class Beside:
         now_s = time.monotonic()
         post.lived_s.append(now_s - post.since_s)
         post.died_of = died_of
-        match upkeep.decide(post.lived_s):
+        match respawn.decide(post.lived_s):
             case Again(wait_s):
                 post.due_s = now_s + wait_s
             case GivenUp(reason):

@@ -20,7 +20,7 @@ from launch.causes import Blame
 from launch.companions import SAVER
 from launch.ends import Again, End, Ending, GraceExceeded, Hung, Interrupted, Lost
 from launch.exits import Drained, Exit, Failed, Finished, Going, ending
-from launch.guard import Guard
+from launch.lookout import Lookout
 from launch.requests import Requests
 from launch.spawner import ForkServerLostError, Spawner
 from launch.watch import Watch
@@ -55,7 +55,7 @@ class Course:
         requests: Requests,
         aftermath: Aftermath,
         beside: Beside,
-        guard: Guard,
+        lookout: Lookout,
         view: View,
         say: Callable[[str], None],
     ) -> None:
@@ -66,7 +66,7 @@ class Course:
         self._requests = requests
         self._aftermath = aftermath
         self._beside = beside
-        self._guard = guard
+        self._lookout = lookout
         self._view = view
         self._say = say
         self._settle_until: float | None = None
@@ -115,7 +115,7 @@ class Course:
         if self._beside.has_given_up(SAVER):
             agent.do_without_saver()
         agent.start(attempt)
-        self._guard.attempt_begins(attempt, world_size)
+        self._lookout.attempt_begins(attempt, world_size)
         cold = agent.spawner.cold
         self._recorder.write(events.RanksSpawned(world_size, warm=not cold, reason=cold))
         how = f"cold: {cold}" if cold else "warm"
@@ -155,7 +155,7 @@ class Course:
         """The end of an attempt whose ranks live and get nowhere; while they save and leave, of grace."""
         if self._requests.drain_until is not None:
             return GraceExceeded() if _is_past(self._requests.drain_until) else None
-        alarm = self._guard.look(agent.run_dir, agent.alive())
+        alarm = self._lookout.look(agent.run_dir, agent.alive())
         return None if alarm is None else Hung(alarm)
 
     def _settled(self, agent: Agent, exits: tuple[Exit, ...]) -> tuple[Exit, ...]:
@@ -171,7 +171,7 @@ class Course:
     def _patience_s(self) -> float:
         deadlines = (self._settle_until, self._requests.drain_until, self._requests.leave_until)
         until = [deadline - time.monotonic() for deadline in deadlines if deadline is not None]
-        look_s = self._guard.due_s()
+        look_s = self._lookout.due_s()
         return max(0.0, min([TICK_S, *until] if look_s is None else [TICK_S, look_s, *until]))
 
     def _needed(self) -> tuple[str, ...] | None:

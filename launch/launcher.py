@@ -20,7 +20,7 @@ from harness.recorder import Recorder
 from harness.rundir import RunDir
 from harness.slots import Mark
 from harness.storage import probed_store
-from launch import capacity, companions, forkserver, preparation, processes, upkeep, warm
+from launch import capacity, companions, forkserver, preparation, processes, respawn, warm
 from launch.aftermath import Aftermath
 from launch.agent import Agent, Ranks
 from launch.beside import Beside, Recipe
@@ -28,12 +28,12 @@ from launch.companions import EXPORTER, INJECTOR, SAVER
 from launch.course import Course, View, counted
 from launch.ends import Ending
 from launch.environment import Shared
-from launch.guard import Guard
+from launch.lookout import Lookout
 from launch.options import Options, UsageError
 from launch.preparation import Prepared
 from launch.requests import Requests
+from launch.respawn import GivenUp
 from launch.spawner import Spawner
-from launch.upkeep import GivenUp
 from launch.watch import Watch
 
 SAVER_TIMEOUT_S = 60.0
@@ -155,7 +155,7 @@ class _Launcher:
                 requests=Requests(recorder, self._asked.grace_s, self._say),
                 aftermath=Aftermath(recorder, self._asked.limits, self._say),
                 beside=beside,
-                guard=Guard(self._asked.hangs, self._say),
+                lookout=Lookout(self._asked.hangs, self._say),
                 view=self._view(stack),
                 say=self._say,
             )
@@ -212,7 +212,7 @@ class _Launcher:
 
     def _renewed(self, dead: Spawner, lived_s: Sequence[float]) -> Spawner:
         """A fork server in the place of one that died: as warm, unless that died again and again."""
-        again = upkeep.decide(lived_s)
+        again = respawn.decide(lived_s)
         cold = f"of the warm fork server: {again.reason}" if isinstance(again, GivenUp) else ""
         return Spawner.execute(self._asked.program, dead.cold or cold, self._asked.preload)
 

@@ -7,7 +7,7 @@ import pytest
 from torch.distributed import HashStore, PrefixStore
 
 from harness.drain import REQUEST, Drain
-from harness.notice import Notice
+from harness.sigterm import Notice
 
 
 class Ranks:

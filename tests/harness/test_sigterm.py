@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.notice import Notice
+from harness.sigterm import Notice
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launch import backoff
-from launch.upkeep import Again, GivenUp, decide
+from launch.respawn import Again, GivenUp, decide
 
 
 def test_the_first_death_is_answered_at_once_and_the_next_ones_ever_later():

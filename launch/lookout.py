@@ -18,7 +18,7 @@ PATIENCE = 4
 """How much more patience a job gets in a normal step after an alarm, until it has come further."""
 
 
-class Guard:
+class Lookout:
     """Watches one attempt after the other; `limits` None watches nothing."""
 
     def __init__(self, limits: Limits | None, say: Callable[[str], None]) -> None:

@@ -6,14 +6,14 @@ import pytest
 
 from harness.rundir import RunDir
 from harness.slots import Mark, SlotWriter
-from launch import guard
-from launch.guard import Guard
+from launch import lookout
+from launch.lookout import Lookout
 from launch.progress import NS
 from launch.watchdog import Alarm, Limits
 
 
 class Clock:
-    """CLOCK_MONOTONIC, as the guard sees it."""
+    """CLOCK_MONOTONIC, as the lookout sees it."""
 
     def __init__(self) -> None:
         self.now_ns = 10**15
@@ -26,7 +26,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """A clock that the test moves."""
     fake = Clock()
-    monkeypatch.setattr(guard, "time", fake)
+    monkeypatch.setattr(lookout, "time", fake)
     return fake
 
 
@@ -38,7 +38,9 @@ def run_dir(tmp_path: Path) -> RunDir:
     return run
 
 
-def _alarms(watch: Guard, clock: Clock, run_dir: RunDir, seconds: int) -> list[tuple[float, Alarm]]:
+def _alarms(
+    watch: Lookout, clock: Clock, run_dir: RunDir, seconds: int
+) -> list[tuple[float, Alarm]]:
     """Alarms about rank 0 with when they came, of so many seconds with a look at each half."""
     found = []
     for half in range(1, 2 * seconds + 1):
@@ -49,7 +51,7 @@ def _alarms(watch: Guard, clock: Clock, run_dir: RunDir, seconds: int) -> list[t
     return found
 
 
-def _steps(writer: SlotWriter, watch: Guard, clock: Clock, run_dir: RunDir, *steps: int) -> None:
+def _steps(writer: SlotWriter, watch: Lookout, clock: Clock, run_dir: RunDir, *steps: int) -> None:
     for step in steps:
         writer.update(mark=Mark.STEPPING, step=step, own_ns=NS // 10, wait_ns=1)
         assert _alarms(watch, clock, run_dir, 1) == []
@@ -58,7 +60,7 @@ def _steps(writer: SlotWriter, watch: Guard, clock: Clock, run_dir: RunDir, *ste
 def test_each_alarm_without_a_step_further_makes_the_next_one_come_later(
     clock: Clock, run_dir: RunDir
 ):
-    watch = Guard(Limits(), print)
+    watch = Lookout(Limits(), print)
     for attempt, silent_s in ((1, 3), (2, 12), (3, 48)):
         watch.attempt_begins(attempt, 1)
         with SlotWriter(run_dir.slot(0), attempt) as writer:
@@ -74,7 +76,7 @@ def test_each_alarm_without_a_step_further_makes_the_next_one_come_later(
 
 
 def test_looks_come_four_times_a_second_and_no_more_often(clock: Clock, run_dir: RunDir):
-    watch = Guard(Limits(startup_ns=0), print)
+    watch = Lookout(Limits(startup_ns=0), print)
     assert watch.due_s() is None
     watch.attempt_begins(1, 1)
     assert watch.due_s() == 0.25
@@ -93,7 +95,7 @@ def test_where_nobody_ever_joined_nothing_is_alarming_and_that_is_said_once(
     clock: Clock, run_dir: RunDir
 ):
     said: list[str] = []
-    watch = Guard(Limits(startup_ns=2 * NS), said.append)
+    watch = Lookout(Limits(startup_ns=2 * NS), said.append)
     watch.attempt_begins(1, 1)
     assert _alarms(watch, clock, run_dir, 60) == []
     assert said == ["no rank has called harness.join after 2 s: hangs go unnoticed"]
@@ -101,8 +103,8 @@ def test_where_nobody_ever_joined_nothing_is_alarming_and_that_is_said_once(
     assert len(_alarms(watch, clock, run_dir, 1)) > 0
 
 
-def test_a_guard_without_limits_never_looks(clock: Clock, run_dir: RunDir):
-    watch = Guard(None, print)
+def test_a_lookout_without_limits_never_looks(clock: Clock, run_dir: RunDir):
+    watch = Lookout(None, print)
     watch.attempt_begins(1, 1)
     assert watch.due_s() is None
     assert _alarms(watch, clock, run_dir, 5000) == []
