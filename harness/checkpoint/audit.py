@@ -18,10 +18,12 @@ from harness.checkpoint.manifest import (
     DamagedError,
     Manifest,
     Place,
+    UnansweredError,
     check,
     decode_commit,
     decode_manifest,
 )
+from harness.checkpoint.patience import tells_nothing
 from harness.checkpoint.store import Store
 from harness.events import Rejection
 
@@ -40,15 +42,20 @@ class SetAside:
 
 @contextmanager
 def told_as_damage() -> Iterator[None]:
-    """Whatever goes wrong in this block says that the checkpoint cannot be used: `DamagedError`."""
+    """Whatever goes wrong in this block says that the checkpoint cannot be used: `DamagedError`.
+
+    But for what says nothing of it, an outage above all: `UnansweredError`.
+    """
     try:
         yield
-    except DamagedError:
+    except (DamagedError, UnansweredError):
         raise
     except FileNotFoundError as error:
         raise DamagedError(Rejection.MISSING, f"{_file(error)} is missing") from error
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
+        if tells_nothing(error):
+            raise UnansweredError(why) from error
         raise DamagedError(Rejection.UNREADABLE, why, may_pass=True) from error
 
 

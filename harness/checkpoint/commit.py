@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import msgspec
 
+from harness.checkpoint.lineage import Departure
 from harness.checkpoint.manifest import (
     COMMIT,
     MANIFEST,
@@ -104,13 +105,13 @@ def publish(
     )
     written = store.write(f"{place.name}/{MANIFEST}", [encode_manifest(manifest)])
     reach(Point.SAVE_COMMIT)
-    _check_lineage(store, place)
+    departure = _check_lineage(store, place)
     may_commit()
-    return _commit(store, place, written) + sum(record.size for record in files.values())
+    return _commit(store, place, written, departure) + sum(record.size for record in files.values())
 
 
-def _commit(store: Store, place: Place, manifest: FileRecord) -> int:
-    commit = Commit(SCHEMA, store.run_id, place.step, place.attempt, manifest)
+def _commit(store: Store, place: Place, manifest: FileRecord, departure: Departure) -> int:
+    commit = Commit(SCHEMA, store.run_id, place.step, place.attempt, manifest, departure)
     data = encode_commit(commit)
     if not store.create(f"{place.name}/{COMMIT}", data):
         raise SaveError(f"{place.name} was committed by someone else")
@@ -119,13 +120,15 @@ def _commit(store: Store, place: Place, manifest: FileRecord) -> int:
     return manifest.size + len(data)
 
 
-def _check_lineage(store: Store, place: Place) -> None:
-    """A commit that no reader would accept is not made."""
-    chain = store.chain()
+def _check_lineage(store: Store, place: Place) -> Departure:
+    """A commit that no reader would accept is not made; where its attempt began."""
+    departures = store.departures()
+    chain = store.chain_of(departures)
     if chain.newest is not None and chain.newest > place.attempt:
         raise SaveError(f"attempt {chain.newest} has taken over from attempt {place.attempt}")
     if not chain.accepts(place.step, place.attempt):
         raise SaveError(f"attempt {place.attempt} never recorded what it resumed from")
+    return departures[place.attempt]
 
 
 def _state(reports: Sequence[Report]) -> bytes:

@@ -9,7 +9,7 @@ from typing import assert_never
 import msgspec
 
 from harness.checkpoint.load import Found
-from harness.checkpoint.manifest import DamagedError, Place
+from harness.checkpoint.manifest import DamagedError, Place, UnansweredError
 from harness.checkpoint.messages import Channel, SilenceError
 from harness.checkpoint.reading import Reader
 from harness.events import Rejection
@@ -61,6 +61,8 @@ class Report:
     rejection: Rejection | None = None
     reason: str = ""
     may_pass: bool = False
+    outage: str = ""
+    """Why this rank could not tell what the checkpoint is."""
 
 
 def follow(channel: Channel, reader: Reader, here: Here, deadline_s: float) -> Found | None:
@@ -107,6 +109,8 @@ def tried(rank: int, act: Callable[[], None]) -> Report:
         act()
     except DamagedError as error:
         return Report(rank, error.rejection, error.reason, error.may_pass)
+    except UnansweredError as error:
+        return Report(rank, outage=str(error))
     except SilenceError as error:
         raise RestoreError(f"no agreement on what to resume from: {error}") from error
     return Report(rank)

@@ -16,6 +16,7 @@ import msgspec
 import xxhash
 
 from harness.checkpoint.dtypes import ITEM_BYTES
+from harness.checkpoint.lineage import Departure
 from harness.checkpoint.shards import Spec
 from harness.events import Rejection
 
@@ -36,6 +37,10 @@ class DamagedError(Exception):
         self.may_pass = may_pass
         """True if another try, or another version, may find it whole."""
         super().__init__(f"{rejection}: {reason}")
+
+
+class UnansweredError(OSError):
+    """A checkpoint cannot be read now, and that says nothing of it: an outage, not damage."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -117,6 +122,8 @@ class Commit:
     step: int
     attempt: int
     manifest: FileRecord
+    departure: Departure | None = None
+    """Where the attempt began, should its own record be lost; older versions did not say."""
 
 
 def record(data: bytes) -> FileRecord:

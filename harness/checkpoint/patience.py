@@ -21,6 +21,11 @@ _PASSING_ERRNOS = frozenset({
     errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETRESET, errno.EHOSTDOWN,
 })  # fmt: skip
 
+_OURS = frozenset({
+    errno.EACCES, errno.EPERM, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE,
+})  # fmt: skip
+"""Failures of who asks: another one might be answered."""
+
 Result = TypeVar("Result")
 
 
@@ -74,6 +79,17 @@ def may_pass(error: BaseException) -> bool:
     if isinstance(error, ConnectionError | TimeoutError):
         return True
     return isinstance(error, OSError) and error.errno in _PASSING_ERRNOS
+
+
+def tells_nothing(error: BaseException) -> bool:
+    """True for a failure that is the storage's, or this machine's, whatever file was asked for.
+
+    EIO is left out: it is how a disk says that it cannot read one of them.
+    """
+    if isinstance(error, ConnectionError | TimeoutError | MemoryError):
+        return True
+    elsewhere = _PASSING_ERRNOS - {errno.EIO} | _OURS
+    return isinstance(error, OSError) and error.errno in elsewhere
 
 
 class GivenUpError(Exception):

@@ -13,10 +13,9 @@ from harness.checkpoint.arena import Address, Arena
 from harness.checkpoint.audit import manifest_of, told_as_damage
 from harness.checkpoint.division import readers
 from harness.checkpoint.load import Found, read, take
-from harness.checkpoint.manifest import DamagedError, Manifest, Place
+from harness.checkpoint.manifest import Manifest, Place, UnansweredError
 from harness.checkpoint.messages import Channel
 from harness.checkpoint.store import Store
-from harness.events import Rejection
 
 
 def this_node() -> str:
@@ -106,4 +105,4 @@ class Reader:
             return Arena.open(msgspec.json.decode(message, type=Address), ranks)
         except OSError as error:
             reason = f"the memory that rank {ranks[0]} made cannot be opened: {error}"
-            raise DamagedError(Rejection.UNREADABLE, reason, may_pass=True) from error
+            raise UnansweredError(reason) from error

@@ -237,7 +237,7 @@ def _as_os_error(error: Exception, path: str) -> OSError:
     if isinstance(error, NotImplementedError | TypeError | AttributeError):
         return OSError(errno.ENOSYS, what, path)
     passing = status is None or status in (408, 429) or status >= 500
-    return OSError(errno.EIO if passing else errno.EINVAL, what, path)
+    return OSError(errno.EREMOTEIO if passing else errno.EINVAL, what, path)
 
 
 def _status(error: BaseException | None) -> int | None:

@@ -20,10 +20,11 @@ from harness.checkpoint.audit import (
 from harness.checkpoint.follow import Do, Here, Report, RestoreError, Word, follow, hear, tried
 from harness.checkpoint.lineage import Chain
 from harness.checkpoint.load import Found
-from harness.checkpoint.manifest import DamagedError, Place
+from harness.checkpoint.manifest import DamagedError, Manifest, Place, UnansweredError
 from harness.checkpoint.messages import Channel, Messages
 from harness.checkpoint.reading import Reader, this_node
-from harness.checkpoint.store import Store
+from harness.checkpoint.recall import recall
+from harness.checkpoint.store import Store, record_of
 from harness.checkpoint.tell import Records, said, warn
 from harness.events import CheckpointRejected, Rejection
 from harness.points import Point, reach
@@ -95,8 +96,11 @@ class _Leader:
         return number
 
     def choose(self, resume: str) -> Found | None:
-        chain = self._store.chain(below=self._attempt)
         committed = self._committed()
+        unknown = recall(self._store, committed, below=self._attempt)
+        if unknown and resume == "auto":
+            raise self._lost(unknown[-1])
+        chain = self._store.chain(below=self._attempt)
         accepted = [place for place in committed if chain.accepts(place.step, place.attempt)]
         candidates = [
             place
@@ -111,6 +115,14 @@ class _Leader:
         self.say(Word(Do.NOTHING if found is None else Do.TAKE))
         return found
 
+    def _lost(self, attempt: int) -> RestoreError:
+        record = self._store.path(record_of(attempt))
+        return RestoreError(
+            f"{record} is missing, and no commit says what attempt {attempt} resumed from, so nobody"
+            " knows whether its checkpoints are the newest: put the record back from a copy, name"
+            " the step to go on from (--resume STEP), or start from nothing (--resume fresh)"
+        )
+
     def _committed(self) -> list[Place]:
         """All that was committed, oldest first; the newest also where a listing is too old to show it."""
         listed = set(self._store.committed())
@@ -122,21 +134,52 @@ class _Leader:
             if self._was_set_aside(place):
                 continue
             found: list[Found] = []
-            bad = self._read(place) or self._build(found)
+            bad = self._tried(place, found)
+            if bad is not None and bad.may_pass:
+                self._check_answers(place)
+                bad = self._tried(place, found)
             if bad is None:
                 return found[0]
             self._reject(place, bad)
         return None
 
+    def _tried(self, place: Place, found: list[Found]) -> Report | None:
+        """Let all ranks make their state of `place`; the first report that it cannot be used, or None.
+
+        Raises `RestoreError` where a rank cannot tell: in an outage nobody walks back.
+        """
+        found.clear()
+        bad = self._read(place) or self._build(found)
+        if bad is not None and bad.outage:
+            raise self._unanswered(place, bad)
+        return bad
+
+    def _check_answers(self, place: Place) -> None:
+        """Raise `RestoreError` unless the storage answers but for files of `place`."""
+        mine = tried(0, self._look)
+        if mine.outage or mine.rejection is not None:
+            raise self._unanswered(place, mine)
+
+    def _look(self) -> None:
+        with told_as_damage():
+            self._store.owner()
+
+    def _unanswered(self, place: Place, report: Report) -> RestoreError:
+        return RestoreError(
+            f"{place.name} in {self._store.root} cannot be read now (rank {report.rank}:"
+            f" {report.outage or report.reason}): that is no damage, so nothing older is resumed from;"
+            " launch it again once that has passed, or name another step (--resume STEP)"
+        )
+
     def _read(self, place: Place) -> Report | None:
         """Let all ranks read `place`; the first report that it cannot be used, or None."""
-        try:
-            manifest = manifest_of(self._store, place)
-        except DamagedError as error:  # no need to have every rank find that out
-            return Report(0, error.rejection, error.reason, error.may_pass)
+        manifest: list[Manifest] = []
+        alone = tried(0, lambda: manifest.append(manifest_of(self._store, place)))
+        if not manifest:  # no need to have every rank find that out
+            return alone
         nodes = self._grouped()
         number = self.say(Word(Do.READ, place.name, nodes))
-        mine = tried(0, lambda: self._reader.read(place, number, nodes[0], manifest))
+        mine = tried(0, lambda: self._reader.read(place, number, nodes[0], manifest[0]))
         bad = self._worst(number, mine)
         self._channel.forget(f"arena/{number}/{ranks[0]}" for ranks in nodes)
         return bad
@@ -157,10 +200,13 @@ class _Leader:
         return self._nodes
 
     def _worst(self, number: int, mine: Report) -> Report | None:
-        """Of all reports on a word the first, by rank, of something that does not serve."""
+        """Of all reports on a word the first, by rank, of something that does not serve.
+
+        One of an outage comes before all: another rank's damage may be of the same making.
+        """
         others = [msgspec.json.decode(word, type=Report) for word in self._all(f"reports/{number}")]
-        reports = sorted([mine, *others], key=lambda report: report.rank)
-        return next((report for report in reports if report.rejection is not None), None)
+        reports = sorted([mine, *others], key=lambda report: (not report.outage, report.rank))
+        return next((it for it in reports if it.outage or it.rejection is not None), None)
 
     def _all(self, key: str) -> list[bytes]:
         """What every other rank has to say, in the order in which they said it."""
@@ -230,5 +276,5 @@ class _Leader:
                     if was_set_aside(self._store, place) is None:
                         verify(self._store, place)
                         yield place.step
-            except DamagedError:
+            except (DamagedError, UnansweredError):
                 continue

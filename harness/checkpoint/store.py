@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import UnionType
@@ -17,6 +17,7 @@ from typing import Any
 from harness.checkpoint.address import StoreError
 from harness.checkpoint.lineage import Chain, Departure, chain
 from harness.checkpoint.manifest import COMMIT, Place
+from harness.checkpoint.patience import tells_nothing
 from harness.checkpoint.policy import NONE_SPARED, Spared
 from harness.checkpoint.seal import sealed, unsealed
 from harness.checkpoint.vault import Vault, locate
@@ -68,7 +69,7 @@ class Store(Vault):
         """
         store = cls.at(url, "", **options)
         try:
-            return replace(store, run_id=store._fields(_RUN, run_id=str)["run_id"])
+            return replace(store, run_id=store.owner())
         except FileNotFoundError:
             raise StoreError(
                 f"no run keeps its checkpoints in {store.root}: there is no {_RUN}"
@@ -78,15 +79,20 @@ class Store(Vault):
         """Mark the storage as this run's. Raises `StoreError` if it is another's."""
         self.make()
         try:
-            owner = self._fields(_RUN, run_id=str)["run_id"]
+            owner = self.owner()
         except FileNotFoundError:
             self.create(_RUN, sealed({"schema": SCHEMA, "run_id": self.run_id}))
-            owner = self._fields(_RUN, run_id=str)["run_id"]
+            owner = self.owner()
         if owner != self.run_id:
             raise StoreError(
                 f"{self.root} holds the checkpoints of run {owner!r}, and this is run"
                 f" {self.run_id!r}: give each run a place of its own"
             )
+
+    def owner(self) -> str:
+        """The run that keeps its checkpoints here, read anew. Raises `FileNotFoundError`."""
+        run_id: str = self._fields(_RUN, run_id=str)["run_id"]
+        return run_id
 
     # ── attempts and their lineage ──────────────────────────────────────────────────────────
 
@@ -110,14 +116,18 @@ class Store(Vault):
 
     def record_lineage(self, attempt: int, parent: int | None, step: int) -> None:
         """Write down, once, what `attempt` resumed from. Raises `StoreError` the second time."""
-        nonce = secrets.token_hex(8)
-        fields = {"attempt": attempt, "parent": parent, "step": step, "nonce": nonce}
-        path = f"{_ATTEMPTS}/{attempt:05d}.json"
-        if not self.create(path, sealed({"schema": SCHEMA, "run_id": self.run_id, **fields})):
+        if not self.recall_lineage(attempt, Departure(parent, step)):
             raise StoreError(
-                f"attempt {attempt} has chosen its state already ({path} exists):"
+                f"attempt {attempt} has chosen its state already ({record_of(attempt)} exists):"
                 " every start claims an attempt number of its own"
             )
+
+    def recall_lineage(self, attempt: int, departure: Departure) -> bool:
+        """Write down what an attempt resumed from, unless it is; False if it is."""
+        nonce = secrets.token_hex(8)
+        fields = {"attempt": attempt, "parent": departure.parent, "step": departure.step}
+        record = {"schema": SCHEMA, "run_id": self.run_id, **fields, "nonce": nonce}
+        return self.create(record_of(attempt), sealed(record))
 
     def departures(self, below: int = 0) -> dict[int, Departure]:
         """Where each attempt that has chosen began.
@@ -129,7 +139,7 @@ class Store(Vault):
         numbers += filter(self._has_departed, range(max(numbers, default=0) + 1, below))
         for attempt in numbers:
             if attempt not in self._departed:
-                record = f"{_ATTEMPTS}/{attempt:05d}.json"
+                record = record_of(attempt)
                 fields = self._fields(record, attempt=int, parent=int | None, step=int)
                 if fields["attempt"] != attempt:
                     raise self._damaged(record, f"it is that of attempt {fields['attempt']}")
@@ -138,14 +148,17 @@ class Store(Vault):
 
     def _has_departed(self, attempt: int) -> bool:
         try:
-            self.read(f"{_ATTEMPTS}/{attempt:05d}.json")
+            self.read(record_of(attempt))
         except FileNotFoundError:
             return False
         return True
 
     def chain(self, below: int = 0) -> Chain:
         """The attempts that count now. Raises `StoreError` where their records cannot all be true."""
-        departures = self.departures(below)
+        return self.chain_of(self.departures(below))
+
+    def chain_of(self, departures: Mapping[int, Departure]) -> Chain:
+        """The same, of records that were read already."""
         try:
             return chain(departures)
         except ValueError as error:
@@ -183,8 +196,10 @@ class Store(Vault):
             place = Place.parse(self._fields(_NEWEST, place=str)["place"])
             if place is not None and place not in listed:
                 self.read(f"{place.name}/{COMMIT}")
-        except (StoreError, OSError):  # it is a hint, and most often a listing says the same
-            return None
+        except (StoreError, OSError) as error:
+            if tells_nothing(error):
+                raise
+            return None  # it is a hint, and most often a listing says the same
         return place
 
     def begin(self, place: Place) -> None:
@@ -230,9 +245,14 @@ class Store(Vault):
     def _damaged(self, name: str, reason: str) -> StoreError:
         return StoreError(
             f"{self.path(name)} is damaged ({reason}); it says which checkpoints count, so nothing"
-            " here is resumed from: put it back from a copy, or move it away to go on without"
-            " what it says"
+            " here is resumed from: put it back from a copy, or move it away to go on with what the"
+            " commits say"
         )
+
+
+def record_of(attempt: int) -> str:
+    """The name of the record of what an attempt resumed from."""
+    return f"{_ATTEMPTS}/{attempt:05d}.json"
 
 
 def places_in(names: Iterable[str]) -> list[Place]:

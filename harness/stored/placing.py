@@ -1,6 +1,6 @@
 """Makes a committed checkpoint of a document, as the newest state of a run.
 
-Its attempt is recorded after the commit: until then it counts for nobody, however this ends.
+With the commit it counts: the record of its attempt comes after it, and follows from it.
 """
 
 import json
@@ -14,6 +14,7 @@ from torch import Tensor
 from harness.checkpoint import shards, tree
 from harness.checkpoint.buffers import rows, specs
 from harness.checkpoint.capture import about
+from harness.checkpoint.lineage import Departure
 from harness.checkpoint.manifest import (
     COMMIT,
     MANIFEST,
@@ -39,10 +40,11 @@ def place_document(store: Store, document: Document, step: int, attempt: int) ->
     store.begin(place)
     try:
         written = _write(store, place, document)
-        commit = Commit(SCHEMA, store.run_id, place.step, place.attempt, written)
+        began = Departure(None, 0)
+        commit = Commit(SCHEMA, store.run_id, place.step, place.attempt, written, began)
         if not store.create(f"{place.name}/{COMMIT}", encode_commit(commit)):
             raise StoreError(f"{place.name} was committed by someone else")
-        store.record_lineage(attempt, None, 0)
+        store.record_lineage(attempt, began.parent, began.step)
     except BaseException:
         store.remove(place)
         raise

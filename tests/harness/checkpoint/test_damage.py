@@ -1,5 +1,6 @@
 """Every file of a checkpoint, damaged in every way: found before use, walked past, and set aside."""
 
+import errno
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -195,7 +196,7 @@ def test_what_may_pass_is_not_set_aside(run):
     class Failing(FullDisk):
         def _open(self, path, mode="rb", **options):
             if "step-00000020" in path and mode == "rb":
-                raise PermissionError(13, "Permission denied", path)
+                raise OSError(errno.EIO, "Input/output error", path)
             return super()._open(path, mode)
 
     found = run.attempt(lambda rank: rank.found, files={1: Failing(10**9)})

@@ -13,6 +13,7 @@ from torch import nn
 from harness import points
 from harness.checkpoint.arena import Address, Arena, Span, layout, scattered
 from harness.checkpoint.audit import manifest_of
+from harness.checkpoint.follow import RestoreError
 from harness.checkpoint.load import load
 from harness.checkpoint.manifest import Place
 from harness.components import Protected
@@ -314,7 +315,7 @@ def test_a_read_that_goes_wrong_once_is_no_damage(run, way):
     assert run.log.of(CheckpointRejected) == []
 
 
-def test_a_rank_that_cannot_make_the_memory_makes_all_walk_back(run, monkeypatch):
+def test_a_rank_that_cannot_make_the_memory_ends_the_attempt_and_costs_no_step(run, monkeypatch):
     run.commit(10, 20)
     made = Arena.create
 
@@ -324,5 +325,8 @@ def test_a_rank_that_cannot_make_the_memory_makes_all_walk_back(run, monkeypatch
         return made(manifest, ranks)
 
     monkeypatch.setattr(Arena, "create", refuse)
-    assert [found.step for found in run.choose(3)] == [10, 10, 10]
+    with pytest.raises(
+        RestoreError, match=r"step-00000020-1 .* cannot be read now .*Cannot allocate"
+    ):
+        run.choose(3)
     assert together(1, lambda _: mappings()) == [[]]
