@@ -98,6 +98,12 @@ RESTART_PHASE_DURATION = _family(
 SAVES = _family(
     "checkpoint_saves_total", Kind.COUNTER, "Saves that ended, by how.", "tier", "outcome"
 )
+REJECTED = _family(
+    "checkpoint_rejected_total",
+    Kind.COUNTER,
+    "Checkpoints that a restore walked past, by what was wrong with them.",
+    "reason",
+)
 LAST_SAVE_STEP = _family(
     "checkpoint_last_step", Kind.GAUGE, "Step of the last save that became durable.", "tier"
 )
@@ -127,7 +133,7 @@ FAMILIES: Mapping[str, Family] = {
         *(LOST_WORK, LOST_STEPS, GOODPUT, STEPS, TOKENS, STEP),
         *(RESTARTS, BURNT_RESTARTS, RECOVERIES, INTERVENTIONS),
         *(RESTART_DURATION, RESTART_PHASE_DURATION),
-        *(SAVES, LAST_SAVE_STEP, LAST_SAVE_TIME),
+        *(SAVES, REJECTED, LAST_SAVE_STEP, LAST_SAVE_TIME),
         *(STRAGGLER_DELAY, RANK_UP, LOSS, VALIDATION_LOSS, FAULTS),
     )
 }

@@ -11,7 +11,7 @@ from statistics import median_low
 
 from harness import metrics
 from harness.account import Account
-from harness.events import Cause, Tier
+from harness.events import Cause, Rejection, Tier
 from harness.goodput import split
 from harness.phases import Phase
 from harness.recovery import Stage
@@ -109,6 +109,11 @@ def _saves(now: Present) -> Values:
     return values
 
 
+def _rejected(now: Present) -> Values:
+    found = now.account.checkpoints.rejected
+    return {(rejection.value,): found.get(rejection, 0) for rejection in Rejection}
+
+
 def _last_steps(now: Present) -> Values:
     saves = now.account.checkpoints.saves
     return {
@@ -162,6 +167,7 @@ DRAW: Mapping[str, Callable[[Present], Values]] = {
     metrics.RESTART_DURATION.name: _restart_durations,
     metrics.RESTART_PHASE_DURATION.name: _restart_phases,
     metrics.SAVES.name: _saves,
+    metrics.REJECTED.name: _rejected,
     metrics.LAST_SAVE_STEP.name: _last_steps,
     metrics.LAST_SAVE_TIME.name: _last_times,
     metrics.STRAGGLER_DELAY.name: _stragglers,

@@ -112,6 +112,20 @@ def test_every_sample_of_a_run_that_was_killed_once(tmp_path):
     }
 
 
+def test_saves_that_failed_and_checkpoints_that_were_walked_past_are_counted_by_kind(tmp_path):
+    told = samples(scraped(stories.write(tmp_path / "run", stories.TROUBLED)))
+    assert {key: value for key, value in told.items() if key[0].startswith("checkpoint_")} == {
+        ("checkpoint_saves_total", "committed,storage"): 1,
+        ("checkpoint_saves_total", "failed,storage"): 1,
+        ("checkpoint_rejected_total", "checksum"): 1,
+        ("checkpoint_rejected_total", "missing"): 0,
+        ("checkpoint_rejected_total", "torn"): 0,
+        ("checkpoint_rejected_total", "unreadable"): 0,
+        ("checkpoint_last_step", "storage"): 2,
+        ("checkpoint_last_timestamp_seconds", "storage"): 1.7e9 + 1.2,
+    }
+
+
 def test_the_table_and_what_is_exposed_name_the_same_metrics(tmp_path):
     text = scraped(stories.write(tmp_path / "run", stories.KILLED_ONCE))
     assert set(re.findall(r"^# TYPE (\w+) \w+$", text, re.MULTILINE)) == set(FAMILIES)

@@ -228,6 +228,17 @@ def test_a_step_that_is_asked_for_and_damaged_is_an_error_with_the_good_ones(run
         run.choose(resume="15")
 
 
+def test_a_step_that_is_asked_for_and_was_never_committed_is_an_error_and_not_a_step_back(run):
+    run.commit(10)
+    directory = run.root / "step-00000020-1"  # killed before the commit
+    directory.mkdir()
+    (directory / "shard-00000-of-00002.safetensors").write_bytes(b"half")
+
+    with pytest.raises(RestoreError, match=r"step 20 that was asked for is not there.*ones: 10"):
+        run.choose(resume="20")
+    assert [found.step for found in run.choose()] == [10, 10]
+
+
 def test_the_same_error_reaches_every_rank(run):
     run.commit(10)
     store = run.store()
