@@ -13,6 +13,7 @@ from gpt import GPT, PRESETS, Preset
 from text import Windows, load
 from torch import Tensor
 from torch import distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import DataLoader
 
@@ -35,6 +36,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, help="optimizer steps (default: the preset's)")
     parser.add_argument(
         "--workers", type=int, default=0, help="loader processes a rank (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--compress",
+        choices=("none", "bf16"),
+        default="none",
+        help="what gradients are sent as; none is their own type (default: %(default)s)",
     )
     parser.add_argument(
         "--seed", type=int, default=1, help="of everything random (default: %(default)s)"
@@ -79,6 +86,8 @@ def main() -> None:
         harness.SeededItems(train, job.seed), batch_sampler=sampler, num_workers=options.workers
     )
     model = job.ddp(GPT(preset).to(job.device))
+    if options.compress == "bf16":
+        model.register_comm_hook(None, bf16_compress_hook)
     optimizer = torch.optim.AdamW(model.parameters(), lr=preset.learning_rate, betas=(0.9, 0.95))
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: learning_rate(preset, steps, step)

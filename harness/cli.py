@@ -95,7 +95,7 @@ def _app(others: Mapping[str, importlib.metadata.EntryPoint]) -> App:
         version=_version,
         help_format="plaintext",
     )
-    for command in (report, verify, export, simulate, plan):
+    for command in (report, verify, export, simulate, plan, target):
         app.command(command)
     app.command(App(name=CHECKPOINT, help=harness.stored.HELP))
     for name, point in others.items():
@@ -184,6 +184,36 @@ def export(
     import harness.exporter
 
     return harness.exporter.serve(run_dir, host=host, port=port, with_parent=with_parent)
+
+
+def target(runs: list[Path], /, *, loss: str, json: Annotated[bool, Flag] = False) -> int:
+    """Say how many steps and how much time each run took to come to a validation loss.
+
+    Parameters
+    ----------
+    runs
+        Directories of the runs; the others are compared with the first.
+    loss
+        The losses: 2.8,2.6,2.4.
+    json
+        One JSON object instead of the tables.
+    """
+    if any(_run_at(run) is None for run in runs):
+        return USAGE
+    from harness.journal import read
+    from harness.report import reached
+    from harness.targets import evaluations
+
+    try:
+        losses = reached.targets(loss)
+        held = {str(run): evaluations(read(RunDir.at(run))) for run in runs}
+        if bare := [name for name, found in held.items() if not found]:
+            return _refused(f"no evaluation with a loss in {', '.join(bare)}: nothing to look for")
+    except (OSError, ValueError) as error:
+        return _refused(str(error))
+    told = dumps(reached.to_json(held, losses), indent=2) + "\n" if json else None
+    print(told or reached.told(held, losses), end="")  # noqa: T201
+    return DONE
 
 
 # ── what they share ─────────────────────────────────────────────────────────────────────────────
