@@ -10,7 +10,7 @@ import harness
 from harness import events, settings
 from harness.metrics import FAMILIES
 from harness.simulation import flags
-from launch import options
+from launch.flags import make_parser
 
 PAGE = Path(__file__).with_name("api.md")
 EXIT_CODES = {
@@ -67,7 +67,7 @@ def _settings() -> Iterable[list[str]]:
 def _flags() -> Iterable[list[str]]:
     ours = [
         group
-        for group in options.make_parser()._action_groups
+        for group in make_parser()._action_groups
         if group.title in ("the run", "the launcher")
     ]
     for group in ours:

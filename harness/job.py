@@ -296,7 +296,8 @@ class Job:
         found = self._found
         if found.step > total:
             raise ValueError(
-                f"the run is at step {found.step} already, past the {total} asked for: ask for more, or name another run directory"
+                f"the run is at step {found.step} already, past the {total} asked for: ask for more,"
+                " or name another run directory"
             )
         self._check_environment(found.fingerprint, now)
         own = dict(found.own)

@@ -4,7 +4,7 @@ import resource
 
 from torch.distributed.run import determine_local_world_size
 
-from launch.options import UsageError
+from launch.flags import UsageError
 
 MOST_RANKS = 4096
 """Of one node; more than that is a slip of the keyboard, and would take the machine down."""

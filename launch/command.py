@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from harness.events import EXIT_CODES, Outcome
 from launch import options, warm
-from launch.options import UsageError
+from launch.flags import UsageError
 
 USAGE = 2
 

@@ -28,8 +28,9 @@ from launch.companions import EXPORTER, INJECTOR, SAVER
 from launch.course import Course, View, counted
 from launch.ends import Ending
 from launch.environment import Shared
+from launch.flags import UsageError
 from launch.lookout import Lookout
-from launch.options import Options, UsageError
+from launch.options import Options
 from launch.preparation import Prepared
 from launch.requests import Requests
 from launch.respawn import GivenUp

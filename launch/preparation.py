@@ -21,7 +21,8 @@ from harness.replace import replace_file
 from harness.rundir import RunDir
 from harness.settings import Record, Setting
 from launch import companions
-from launch.options import Options, UsageError
+from launch.flags import UsageError
+from launch.options import Options
 from launch.rank import Kind, Program
 
 

@@ -6,7 +6,7 @@ import resource
 import pytest
 
 from launch import capacity
-from launch.options import UsageError
+from launch.flags import UsageError
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from harness.settings import Settings
-from launch.options import SETTINGS_HELP, UsageError, parse
+from launch.flags import SETTINGS_HELP, UsageError
+from launch.options import parse
 from launch.rank import Kind, Program
 from launch.restarts import NS, Limits
 from launch.watchdog import Limits as HangLimits

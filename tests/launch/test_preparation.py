@@ -8,7 +8,8 @@ import pytest
 from harness import settings
 from harness.rundir import RunDir
 from harness.settings import Setting
-from launch.options import UsageError, parse
+from launch.flags import UsageError
+from launch.options import parse
 from launch.preparation import Prepared, arm, held, prepare, undone_if_refused
 
 PLAN = """

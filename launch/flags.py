@@ -1,0 +1,138 @@
+"""The flags of `harness run`: torchrun's and ours, and what each of ours says of itself.
+
+torch's own parser reads torchrun's, so every one of them is known here.
+"""
+
+import argparse
+import os
+from dataclasses import fields
+from pathlib import Path
+from typing import NoReturn
+
+from harness.settings import Settings
+from launch import watchdog
+from launch.restarts import NS
+
+DEFAULT_RESTARTS = 10
+DEFAULT_PREEMPTIONS = 100
+DEFAULT_WINDOW_S = 3600.0
+DEFAULT_GRACE_S = 60.0
+SETTINGS_HELP = {
+    "checkpoints": "fsspec URL or folder of the checkpoints (default: the run's own checkpoints/)",
+    "save_every_steps": "steps between saves; 0 saves at the end alone",
+    "keep": "how many verified checkpoints are kept",
+    "keep_for_s": "seconds for which a checkpoint stays beside those that --keep counts",
+    "keep_every_steps": "checkpoints at multiples of this many steps stay for ever; 0: none",
+    "keep_when_full": "how many are enough when the storage is full; 0 never goes below --keep",
+    "storage_timeout_s": "seconds that a call to the storage may take, beside 0.1 s for each MB",
+    "shard_bytes": "size in bytes at which a rank's shard is split into another file",
+    "seed": "base of every random stream",
+    "threads": "CPU threads of a rank; 0 takes cores divided by ranks",
+    "digest_every_steps": "steps between digests of the whole state; 0 digests the last step alone",
+    "resume": "`auto`, `fresh` (from nothing, beside commits that exist) or a step",
+    "exact": "refuse to resume where the bits may differ",
+}
+HANGS = {
+    "hang_after": "in a normal step; if 5 × the slowest one of the last day is more, that; 0 watches nothing",
+    "startup_limit": "before a rank joins, while the group forms, and until the loop begins",
+    "restore_limit": "while a checkpoint is looked for and read",
+    "first_step_limit": "in the first step of an attempt",
+    "evaluation_limit": "in job.evaluating()",
+    "save_limit": "while a save holds up training, the last one included",
+}
+LIMITS = {
+    "hang_after": "step_ns",
+    "startup_limit": "startup_ns",
+    "restore_limit": "restore_ns",
+    "first_step_limit": "first_step_ns",
+    "evaluation_limit": "evaluation_ns",
+    "save_limit": "save_ns",
+}
+"""What each of them sets of `watchdog.Limits`."""
+
+
+class UsageError(ValueError):
+    """A mistake in how the command was called."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line; torchrun's usage alone would fill the screen."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of torchrun, with our flags in a group of their own."""
+    from torch.distributed.run import get_args_parser
+
+    theirs = get_args_parser()
+    parser = _Parser(
+        prog="harness run",
+        description="Run a distributed PyTorch job that survives its ranks. Takes torchrun's flags and its own.",
+        parents=[theirs],
+        add_help=False,
+    )
+    if "PET_MAX_RESTARTS" not in os.environ:
+        parser.set_defaults(max_restarts=DEFAULT_RESTARTS)
+    _add_run(parser.add_argument_group("the run"))
+    _add_launcher(parser.add_argument_group("the launcher"))
+    _add_hangs(parser.add_argument_group("when a rank counts as hung, in seconds without progress"))
+    return parser
+
+
+def _add_run(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--run",
+        type=Path,
+        metavar="DIR",
+        help="run directory; one that exists is continued (default: runs/<script>-<time>)",
+    )
+    for field in fields(Settings):
+        text = SETTINGS_HELP[field.name]
+        text += "" if field.default == "" else f" (default: {field.default})"
+        if isinstance(field.default, bool):
+            group.add_argument(
+                flag(field.name), action=argparse.BooleanOptionalAction, default=None, help=text
+            )
+        else:
+            group.add_argument(flag(field.name), metavar="VALUE", help=text)
+    group.add_argument("--faults", type=Path, metavar="PLAN", help="break the run by this plan")
+    group.add_argument("--tape", type=Path, metavar="FILE", help="break the run by this tape")
+
+
+def _add_launcher(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    window = f"seconds within which --max-restarts counts (default: {DEFAULT_WINDOW_S:g}"
+    window += f"; restarts: {DEFAULT_RESTARTS})"
+    preemptions = "restarts within the window after ranks that SIGTERM ended: they are no failures"
+    preemptions += f" (default: {DEFAULT_PREEMPTIONS})"
+    grace = f"seconds for the last save after SIGTERM (default: {DEFAULT_GRACE_S:g})"
+    preload = "modules to import once for all ranks, separated by commas"
+    port = "port of /metrics; 0 takes a free one (default: the exporter's)"
+    add("--restart-window", type=float, default=DEFAULT_WINDOW_S, metavar="S", help=window)
+    add("--max-preemptions", type=int, default=DEFAULT_PREEMPTIONS, metavar="N", help=preemptions)
+    add("--grace", type=float, default=DEFAULT_GRACE_S, metavar="S", help=grace)
+    add("--preload", default="", metavar="MODULES", help=preload)
+    add("--cold", action="store_true", help="start each rank as a fresh interpreter")
+    add("--metrics-port", type=int, metavar="PORT", help=port)
+    add("--no-metrics", dest="metrics", action="store_false", help="serve no /metrics")
+    add("--quiet", action="store_true", help="say only what went wrong")
+
+
+def _add_hangs(group: argparse._ArgumentGroup) -> None:
+    default = watchdog.Limits()
+    for name, during in HANGS.items():
+        least_s = getattr(default, LIMITS[name]) / NS
+        group.add_argument(
+            flag(name),
+            type=float,
+            default=least_s,
+            metavar="S",
+            help=f"{during} (default: {least_s:g})",
+        )
+
+
+def flag(name: str) -> str:
+    """How people type what is called `name` here."""
+    return "--" + name.replace("_", "-")
