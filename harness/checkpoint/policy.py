@@ -6,6 +6,8 @@ from enum import StrEnum
 
 ABSENT_S = 60.0
 """How long a saver that died is waited for, at most; the launcher starts another at once."""
+LAST_ABSENT_S = 10.0
+"""The same for the last save of an attempt, which somebody may be waiting for."""
 
 
 class Answer(StrEnum):
@@ -13,12 +15,19 @@ class Answer(StrEnum):
 
     GO = "go"
     """Copy the state now."""
+    ALONE = "alone"
+    """The same, and write it within the ranks from here on: the saver does not come back."""
     WAIT = "wait"
     """One save is still in flight: ask again at the next boundary, with the newer state."""
     HAVE = "have"
     """This very state is durable, or on its way, already."""
     GIVE_UP = "give up"
     """The save in flight does not end; this state will not be saved."""
+
+    @property
+    def begins(self) -> bool:
+        """True for a save that begins now."""
+        return self in (Answer.GO, Answer.ALONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +70,10 @@ def decide(step: int, progress: Progress, *, force: bool, stuck_s: float) -> Dec
         return Decision(Answer.WAIT, f"{flight} is in flight")
     if progress.durable_step == step:
         return Decision(Answer.HAVE, f"step {step} is durable already")
-    if progress.absent_s >= ABSENT_S:
-        return Decision(Answer.GIVE_UP, f"the saver has not been there for {ABSENT_S:g} s")
+    patience_s = LAST_ABSENT_S if force else ABSENT_S
+    if progress.absent_s >= patience_s:
+        gone = f"the saver has not been there for {patience_s:g} s"
+        return Decision(Answer.ALONE, f"{gone}: the ranks of this attempt save by themselves")
     if progress.absent_s > 0:
         return Decision(Answer.WAIT, "the saver is not there")
     return Decision(Answer.GO, "the last state" if force else "due")

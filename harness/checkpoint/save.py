@@ -12,18 +12,19 @@ import msgspec
 
 from harness.checkpoint.alone import Alone
 from harness.checkpoint.capture import Copier, Tree
+from harness.checkpoint.carriers import Carriers
 from harness.checkpoint.handover import Handover
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.memory import Memory
 from harness.checkpoint.messages import Channel, Messages
-from harness.checkpoint.policy import Answer, Decision, decide, due
+from harness.checkpoint.policy import LAST_ABSENT_S, Answer, Decision, decide, due
 from harness.checkpoint.share import Share
 from harness.checkpoint.store import Store
 from harness.checkpoint.tell import Records, Spokesman, said, warn
 from harness.checkpoint.upkeep import sweep
 from harness.checkpoint.wire import Hello
 from harness.checkpoint.words import Conclusion, Reply
-from harness.checkpoint.writer import Carrier, Writer
+from harness.checkpoint.writer import Writer
 from harness.events import SaveStarted, SaveUnblocked, Tier
 from harness.slots import Mark, SlotWriter
 
@@ -37,7 +38,7 @@ _HANDOVER_S = 1.0
 class Checkpointer:
     """Saves by policy. Each rank has one and calls it at every step boundary.
 
-    The saver at `saver` writes; where that is empty, a thread of this process does. The recorder is
+    The saver at `saver` writes; where that is empty or gone for good, a thread of this process does. The recorder is
     used on rank 0 alone; `slot`, where given, shows the launcher that this rank is saving. A rank
     that is not heard of for `deadline_s` seconds makes a save fail.
     """
@@ -74,23 +75,15 @@ class Checkpointer:
         self._conclusions: list[int] = []
         self._last: tuple[int, Tree, Tree] | None = None
         self._spokesman = Spokesman(recorder, rank)
-        self._apart = bool(saver)
         found = fingerprint or {}
-        self._carrier: Carrier
-        if saver:
-            hello = Hello(store.run_id, attempt, rank, world_size, keep, deadline_s, found)
-            self._carrier = Handover(saver, hello, store, self._spokesman)
-        else:
-            self._carrier = Alone(
-                store,
-                self._channel,
-                rank,
-                world_size,
-                self._spokesman,
-                found,
-                keep,
-                deadline_s,
-            )
+        place = (rank, world_size)
+        hello = Hello(store.run_id, attempt, *place, keep, deadline_s, found)
+        self._carrier = Carriers(
+            Handover(saver, hello, store, self._spokesman) if saver else None,
+            Alone(store, self._channel, *place, self._spokesman, found, keep, deadline_s),
+            store,
+            rank,
+        )
         self._writer = Writer(self._carrier, self._first, self._forget_answers)
 
     def at_step(
@@ -116,13 +109,13 @@ class Checkpointer:
         try:
             reply = self._ask(step, force)
             self._waiting = reply.answer is Answer.WAIT
-            if reply.answer is Answer.GO:
+            if reply.answer.begins:
                 self._begin(reply, shared, own)
         except Exception as error:  # noqa: BLE001  # such as a message store that has gone
             self._waiting = False
             warn(f"rank {self._rank} cannot save step {step}: {said(error)}")
             return False
-        if reply.answer not in (Answer.GO, Answer.HAVE):
+        if not (reply.answer.begins or reply.answer is Answer.HAVE):
             return False
         self._wanted = step
         return True
@@ -134,7 +127,7 @@ class Checkpointer:
         """
         until_s = time.monotonic() + timeout_s
         while self._landed(until_s):
-            if not self._apart:
+            if not self._carrier.apart:
                 return self._is_durable(self._writer.progress().durable_step)
             try:
                 word = self._conclusion(until_s)
@@ -185,7 +178,7 @@ class Checkpointer:
             return msgspec.json.decode(message, type=Conclusion)
         progress = self._writer.progress()
         again = not self._is_durable(progress.durable_step) and self._writer.lost
-        while again and self._carrier.absent_s() > 0:
+        while again and 0 < self._carrier.absent_s() < LAST_ABSENT_S:
             self._show(Mark.SAVING)
             time.sleep(_LOOK_S)
             again = time.monotonic() < until_s
@@ -205,9 +198,11 @@ class Checkpointer:
             _, message = self._channel.hear(key, within_s=within_s, meanwhile=self._alive(force))
             number, self._questions = self._questions, self._questions + 1
             reply = msgspec.json.decode(message, type=Reply)
+            if reply.answer is Answer.ALONE:
+                self._carrier.turn()
             if reply.step == step:
                 return reply
-            if reply.answer is Answer.GO:  # said after this rank had stopped listening
+            if reply.answer.begins:  # said after this rank had stopped listening
                 place = self._place(reply)
                 self._carrier.excuse(
                     number, place, f"was not there for the copy of step {reply.step}"
@@ -219,12 +214,15 @@ class Checkpointer:
         if decision.answer is Answer.GIVE_UP:
             self._writer.give_up(decision.reason)
             self._spokesman.fail(step, decision.reason)
-        elif decision.answer is Answer.GO:
+        elif decision.answer.begins:
             trial = self._trials.get(step, 0) + 1
             self._trials = {step: trial}
         reply = Reply(step, decision.answer, trial)
         self._channel.post(f"answer/{self._questions}", msgspec.json.encode(reply))
         self._questions += 1
+        if decision.answer is Answer.ALONE:
+            warn(decision.reason)
+            self._carrier.turn()
         return reply
 
     def _decision(self, step: int, force: bool) -> Decision:
@@ -241,7 +239,7 @@ class Checkpointer:
 
     def _first(self) -> None:
         """What this rank's thread does before any save."""
-        if self._apart:
+        if self._carrier.apart:
             self._carrier.absent_s()  # says hello: from then on the saver knows whom to wait for
         elif self._rank == 0:
             sweep(self._store, self._attempt)

@@ -32,11 +32,15 @@ def test_a_save_that_never_ends_is_not_waited_for():
 
 def test_a_saver_that_is_not_there_is_waited_for_and_not_for_ever():
     said = Decision(Answer.WAIT, "the saver is not there")
+    for_good = "the ranks of this attempt save by themselves"
 
     assert decide(20, Progress(absent_s=59.9), force=False, stuck_s=600) == said
-    assert decide(20, Progress(absent_s=0.1), force=True, stuck_s=600) == said
-    assert decide(20, Progress(absent_s=60), force=True, stuck_s=600) == Decision(
-        Answer.GIVE_UP, "the saver has not been there for 60 s"
+    assert decide(20, Progress(absent_s=9.9), force=True, stuck_s=600) == said
+    assert decide(20, Progress(absent_s=60), force=False, stuck_s=600) == Decision(
+        Answer.ALONE, f"the saver has not been there for 60 s: {for_good}"
+    )
+    assert decide(20, Progress(absent_s=10), force=True, stuck_s=600) == Decision(
+        Answer.ALONE, f"the saver has not been there for 10 s: {for_good}"
     )
     have = Progress(durable_step=20, absent_s=60)
     assert decide(20, have, force=True, stuck_s=600).answer is Answer.HAVE

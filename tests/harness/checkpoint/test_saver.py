@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from harness import journal, settings
+from harness.checkpoint import policy, save
 from harness.checkpoint.audit import verify
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.memory import Memory, seen
@@ -279,6 +280,45 @@ def test_without_a_saver_saves_wait_for_one_and_training_does_not(run):
         assert run.attempt(body, every_steps=1) == [[False, False, True, True]] * 2
     assert run.steps() == [3]
     assert run.log.of(SaveFailed) == []
+
+
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy, "ABSENT_S", 0.2)
+    monkeypatch.setattr(policy, "LAST_ABSENT_S", 0.2)
+    monkeypatch.setattr(save, "LAST_ABSENT_S", 0.2)
+
+
+def test_ranks_whose_saver_does_not_come_back_save_by_themselves_from_there_on(
+    run, monkeypatch, capfd
+):
+    _impatient(monkeypatch)
+
+    def body(rank: Rank) -> list[bool]:
+        waits, step = not rank.at(1), 1
+        while not rank.at(step := step + 1):
+            together.wait()
+        return [waits, rank.saver.finish(DEADLINE_S), rank.save(1_000_000)]
+
+    together = threading.Barrier(2)
+    assert run.attempt(body, every_steps=1) == [[True, True, True]] * 2
+    assert run.steps()[-1] == 1_000_000
+    assert len(run.steps()) == 2
+    assert run.log.of(SaveFailed) == []
+    assert "the saver has not been there for 0.2 s: the ranks" in capfd.readouterr().err
+
+
+@pytest.mark.processes
+def test_the_last_save_whose_saver_died_for_good_is_made_by_the_ranks(run, monkeypatch):
+    _impatient(monkeypatch)
+
+    def body(rank: Rank) -> list[bool]:
+        return [rank.save(10)]
+
+    with saver(run, HARNESS_POINTS="saver:save.shard:1=kill"):
+        assert run.attempt(body) == [[True]] * 2
+    assert run.steps() == [10]
+    assert len(run.store().places()) == 1  # what was half written is gone
+    assert not [path for path in run.root.rglob(".*") if path.is_file()]
 
 
 @pytest.mark.processes

@@ -1,0 +1,54 @@
+"""Which carrier an attempt's saves have: the node's saver for as long as there is one, and then the ranks themselves.
+
+Rank 0 says for all when they turn; they never turn back within an attempt.
+"""
+
+from harness.checkpoint.alone import Alone
+from harness.checkpoint.handover import Handover
+from harness.checkpoint.manifest import Place
+from harness.checkpoint.store import Store
+from harness.checkpoint.upkeep import sweep_own
+from harness.checkpoint.writer import Carrier, Flight, Verdict
+
+
+class Carriers:
+    """One rank's part of it; see `Carrier`."""
+
+    def __init__(self, saver: Handover | None, alone: Alone, store: Store, rank: int) -> None:
+        self._alone = alone
+        self._store = store
+        self._rank = rank
+        self._now: Carrier = saver or alone
+        self._has_turned = False
+        self.apart = saver is not None
+        """Another process writes."""
+
+    def turn(self) -> None:
+        """Save within the ranks from here on: the saver does not come back."""
+        former, self._now = self._now, self._alone
+        self.apart, self._has_turned = False, True
+        former.close()
+
+    def carry(self, flight: Flight) -> Verdict:
+        """See `Carrier`. The first one that is ours takes away what a dead saver left half written."""
+        carrier = self._now
+        if carrier is self._alone and self._has_turned and self._rank == 0:
+            sweep_own(self._store, flight.place)
+            self._has_turned = False
+        return carrier.carry(flight)
+
+    def give_up(self, flight: Flight, reason: str) -> None:
+        """See `Carrier`."""
+        self._now.give_up(flight, reason)
+
+    def excuse(self, number: int, place: Place, failure: str) -> None:
+        """See `Carrier`."""
+        self._now.excuse(number, place, failure)
+
+    def absent_s(self) -> float:
+        """See `Carrier`."""
+        return self._now.absent_s()
+
+    def close(self) -> None:
+        """See `Carrier`."""
+        self._now.close()
