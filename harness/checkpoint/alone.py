@@ -4,19 +4,24 @@ Each rank writes its own share. Rank 0 hears what all of them wrote, commits, de
 """
 
 import threading
+import time
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 
 import msgspec
 
 from harness.checkpoint.commit import SaveError, gather, pack, publish
 from harness.checkpoint.manifest import Place
-from harness.checkpoint.messages import Channel
+from harness.checkpoint.messages import Channel, SilenceError
 from harness.checkpoint.share import Report, write
 from harness.checkpoint.store import Store
 from harness.checkpoint.tell import Spokesman, said, warn
 from harness.checkpoint.upkeep import discard, make_room, prune
 from harness.checkpoint.writer import Flight, Verdict, why
 from harness.events import SaveCommitted, Tier
+
+_FAILED = "the save had failed already"
 
 
 class Alone:
@@ -83,7 +88,8 @@ class Alone:
                 self._channel.post(f"{flight.number}/begun", b"")
             else:
                 self._await_begin(flight)
-            return write(flight.share, flight.memory.view, flight.place, self._store)
+            go_on = partial(self._check_undecided, flight)
+            return write(flight.share, flight.memory.view, flight.place, self._store, go_on)
         except BaseException as error:  # noqa: BLE001  # some checkpoint errors are no `Exception`
             return Report(self._rank, why(error))
 
@@ -91,12 +97,25 @@ class Alone:
         begun, verdict = f"{flight.number}/begun", f"{flight.number}/verdict"
         key, _ = self._channel.hear(verdict, begun, within_s=self._deadline_s)
         if key == verdict:
-            raise SaveError("the save had failed already")
+            raise SaveError(_FAILED)
+
+    def _check_undecided(self, flight: Flight) -> None:
+        if self._channel.was_said(f"{flight.number}/verdict"):
+            raise SaveError(_FAILED)
 
     # ── rank 0 ──────────────────────────────────────────────────────────────────────────────
 
     def _lead(self, flight: Flight) -> Verdict:
         verdict = self._concluded(flight)
+        self._announce(flight, verdict)
+        if not verdict.committed and flight.begun:
+            self._await_writers(flight)
+            discard(self._store, flight.place)
+            make_room(self._store, self._keep, verdict.reason, self._spokesman.tell)
+        return verdict
+
+    def _announce(self, flight: Flight, verdict: Verdict) -> None:
+        """Tell the other ranks, those that still write above all."""
         try:
             if verdict.committed:
                 self._forget()
@@ -104,7 +123,17 @@ class Alone:
             self._channel.post(f"{flight.number}/verdict", msgspec.json.encode(verdict))
         except Exception as error:  # noqa: BLE001  # durable is durable, whoever hears of it
             warn(f"the other ranks cannot be told of {flight.place.name}: {said(error)}")
-        return verdict
+
+    def _await_writers(self, flight: Flight) -> None:
+        """Wait until no rank writes any more, or it would come back after what is deleted.
+
+        One that is stuck gets as long as a call to the storage may take.
+        """
+        until_s = time.monotonic() + min(self._deadline_s, self._store.timeout_s)
+        with suppress(SilenceError):
+            for place in range(1, self._world_size):
+                left_s = until_s - time.monotonic()
+                self._channel.hear(f"{flight.number}/reports/{place}", within_s=left_s)
 
     def _concluded(self, flight: Flight) -> Verdict:
         try:
@@ -119,9 +148,6 @@ class Alone:
             )
         except BaseException as error:  # noqa: BLE001  # some checkpoint errors are no `Exception`
             self._tell_failure(flight, why(error))
-            if flight.begun:
-                discard(self._store, flight.place)
-                make_room(self._store, self._keep, why(error), self._spokesman.tell)
             return Verdict(False, why(error))
         self._spokesman.tell(SaveCommitted(flight.place.step, Tier.STORAGE, size))
         prune(self._store, self._keep, self._spokesman.tell)

@@ -19,6 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from harness.checkpoint.address import EXTRAS
+from harness.checkpoint.local import LocalObjects
 from harness.checkpoint.objects import Entry
 from harness.checkpoint.patience import Patience
 from harness.checkpoint.ranges import Ranges
@@ -90,6 +91,8 @@ class RemoteObjects:
         storage list nothing of the kind and drop it after a week.
         """
         store = innermost(self.files)
+        if isinstance(store, LocalFileSystem):  # under a wrapper, which hides names as we do
+            LocalObjects(store, self.root).sweep(is_dead)
         if not hasattr(store, "call_s3"):
             return
         with _told(self.root):

@@ -57,9 +57,15 @@ class Report:
     layout: str = ""
 
 
-def write(share: Share, memory: memoryview, place: Place, store: Store) -> Report:
-    """Write the share durably; what to report of it."""
-    files = {shard.name: write_shard(shard, memory, place, store) for shard in share.shards}
+def write(
+    share: Share,
+    memory: memoryview,
+    place: Place,
+    store: Store,
+    go_on: Callable[[], None] | None = None,
+) -> Report:
+    """Write the share durably; what to report of it. `go_on` is as for `write_shard`."""
+    files = {shard.name: write_shard(shard, memory, place, store, go_on) for shard in share.shards}
     return report(share, files)
 
 

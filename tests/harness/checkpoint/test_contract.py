@@ -14,27 +14,45 @@ import pytest
 from fsspec.core import url_to_fs
 from fsspec.implementations.memory import MemoryFileSystem
 
+from faultinject import tapefile
+from faultinject.tape import Tape
+from harness import settings
 from harness.checkpoint import remote, retention
 from harness.checkpoint.lineage import Departure
 from harness.checkpoint.manifest import COMMIT, Place, record
 from harness.checkpoint.remote import innermost
 from harness.checkpoint.store import Store, StoreError
+from harness.rundir import RunDir
 
-KINDS = ["file", "s3", "gs", "abfs", "flat", "memory"]
+REAL = ["file", "s3", "gs", "abfs", "flat", "chaos::file", "chaos::s3"]
+KINDS = [*REAL, "memory"]
+
+
+@pytest.fixture
+def armed(tmp_path, monkeypatch):
+    """This process, and those it starts, belong to an armed run whose plan is empty."""
+    run_dir = RunDir.at(tmp_path / "armed")
+    run_dir.create()
+    settings.write(run_dir.settings, settings.Record("run", ("train.py",), {}, {}, True))
+    tapefile.write(run_dir.tape, Tape(0, "plan", 1, (), ()))
+    monkeypatch.setenv("HARNESS_RUN_DIR", str(run_dir.path))
 
 
 @pytest.fixture(params=KINDS)
-def url(request, tmp_path):
+def url(request):
     """A URL of a kind of storage under which there is nothing yet."""
-    if request.param == "file":
-        return f"file://{tmp_path}/run"
-    if request.param == "memory":
-        return f"memory://{uuid.uuid4().hex}"
     return named(request, request.param)
 
 
 def named(request: pytest.FixtureRequest, kind: str) -> str:
-    """A URL of an object store."""
+    """The same, by its kind."""
+    if kind == "file":
+        return f"file://{request.getfixturevalue('tmp_path')}/run"
+    if kind == "memory":
+        return f"memory://{uuid.uuid4().hex}"
+    if kind.startswith("chaos::"):
+        request.getfixturevalue("armed")
+        return f"chaos::{named(request, kind.removeprefix('chaos::'))}"
     found = request.getfixturevalue(f"{kind}_url")
     return str(found("flat") if kind == "flat" else found)
 
@@ -47,6 +65,8 @@ def opened(url: str, run_id: str = "run", **options) -> Store:
         store.adopt()
         return store
     store = Store.open(url, run_id, **options)
+    if url.startswith("chaos::"):  # it is a new one each time
+        return store
     files = type(store.files)(**{**store.files.storage_options, "skip_instance_cache": True})
     return replace(store, files=files)
 
@@ -140,11 +160,11 @@ store.write("step-00000010-1/shard", chunks())
 
 
 @pytest.mark.parametrize("before", [None, b"the old bytes"])
-@pytest.mark.parametrize("kind", ["file", "s3", "gs", "abfs", "flat"])
+@pytest.mark.parametrize("kind", REAL)
 def test_a_writer_that_is_killed_leaves_the_old_bytes_or_none_and_is_swept(
     kind, before, request, tmp_path
 ):
-    url = f"file://{tmp_path}/run" if kind == "file" else named(request, kind)
+    url = named(request, kind)
     store, name = opened(url), "step-00000010-1/shard"
     if before is not None:
         store.write(name, [before])
@@ -155,7 +175,9 @@ def test_a_writer_that_is_killed_leaves_the_old_bytes_or_none_and_is_swept(
     assert killed.returncode == -signal.SIGKILL
     assert store.inventory() == listed
     assert before is None or store.read(name) == before
-    assert unfinished(store) == ([name] if kind in ("file", "s3") else [])  # others list none
+    assert unfinished(store) == (
+        [name] if kind.endswith(("file", "s3")) else []
+    )  # others list none
     retention.sweep(store, 2)
     assert unfinished(store) == []
     assert store.inventory() == {"run.json": 79}

@@ -1,0 +1,93 @@
+"""Saves that the ranks carry among themselves, without a saver."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from harness.checkpoint import alone
+from harness.checkpoint.store import Store
+from harness.events import SaveCommitted, SaveFailed
+from tests.harness.checkpoint.world import DEADLINE_S, FullDisk, Run, SlowDisk
+
+A_WHILE_S = 0.5
+"""For what must not come."""
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Run(tmp_path / "checkpoints")
+
+
+def test_a_save_that_failed_is_gone_though_another_rank_was_still_writing(run, monkeypatch):
+    slow, discarded, failed = SlowDisk(), threading.Event(), threading.Event()
+    early: list[bool] = []
+    discard = alone.discard
+
+    def note(store, place):
+        early.append(not slow.go_on.is_set())
+        discarded.set()
+        discard(store, place)
+
+    def release():
+        assert slow.reached.wait(DEADLINE_S)
+        failed.wait(DEADLINE_S)
+        discarded.wait(A_WHILE_S)  # it must not come before the slow rank has ended
+        slow.go_on.set()
+
+    def write(event):
+        run.log.events.append(event)
+        if isinstance(event, SaveFailed):
+            failed.set()
+
+    monkeypatch.setattr(alone, "discard", note)
+    monkeypatch.setattr(run.log, "write", write)
+    releasing = threading.Thread(target=release)
+    releasing.start()
+
+    saved = run.attempt(lambda rank: rank.save(10), 3, files={1: FullDisk(0), 2: slow})
+    releasing.join()
+
+    assert (saved, early) == ([False] * 3, [False])
+    assert sorted(path.name for path in run.root.iterdir()) == ["attempts", "run.json"]
+    assert run.log.of(SaveCommitted) == []
+
+
+def test_a_rank_that_still_writes_for_a_save_that_failed_stops_at_the_next_portion(
+    run, monkeypatch
+):
+    slow = SlowDisk()
+    written: list[int] = []
+    write = Store.write
+
+    def counted(store, name, chunks):
+        def seen() -> Iterator[memoryview]:
+            for chunk in chunks:
+                if store.files is slow:
+                    written.append(len(chunk))
+                yield chunk
+
+        return write(store, name, seen())
+
+    def release():
+        assert slow.reached.wait(DEADLINE_S)
+        assert announced.wait(DEADLINE_S)
+        slow.go_on.set()
+
+    announced = threading.Event()
+    announce = alone.Alone._announce
+
+    def tell(*told):
+        announce(*told)
+        announced.set()
+
+    monkeypatch.setattr(alone.Alone, "_announce", tell)
+    monkeypatch.setattr(Store, "write", counted)
+    releasing = threading.Thread(target=release)
+    releasing.start()
+
+    saved = run.attempt(lambda rank: rank.save(10), 3, files={1: FullDisk(0), 2: slow})
+    releasing.join()
+
+    assert saved == [False] * 3
+    assert written == []
