@@ -97,9 +97,10 @@ class _Leader:
 
     def choose(self, resume: str) -> Found | None:
         committed = self._committed()
-        unknown = recall(self._store, committed, below=self._attempt)
-        if unknown and resume == "auto":
-            raise self._lost(unknown[-1])
+        if resume != "fresh":
+            unknown = recall(self._store, committed, below=self._attempt)
+            if unknown and resume == "auto":
+                raise self._lost(unknown[-1])
         chain = self._store.chain(below=self._attempt)
         accepted = [place for place in committed if chain.accepts(place.step, place.attempt)]
         candidates = [

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.checkpoint import alone
+from harness.checkpoint import alone, upkeep
 from harness.checkpoint.store import Store
 from harness.events import SaveCommitted, SaveFailed
 from tests.harness.checkpoint.world import DEADLINE_S, FullDisk, Run, SlowDisk
@@ -22,7 +22,7 @@ def run(tmp_path):
 def test_a_save_that_failed_is_gone_though_another_rank_was_still_writing(run, monkeypatch):
     slow, discarded, failed = SlowDisk(), threading.Event(), threading.Event()
     early: list[bool] = []
-    discard = alone.discard
+    discard = upkeep.discard
 
     def note(store, place):
         early.append(not slow.go_on.is_set())
