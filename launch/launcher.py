@@ -5,17 +5,15 @@ nothing; all that can be refused is refused before the first rank starts.
 """
 
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 
 from torch.distributed.run import config_from_args
 
 from harness import beginning, events, exactness, settings, slots
 from harness.arming import arm_from
 from harness.checkpoint.store import Store, StoreError
-from harness.events import EXIT_CODES, Entry, Event, Outcome
+from harness.events import EXIT_CODES, Outcome
 from harness.recorder import Recorder
 from harness.rundir import RunDir
 from harness.slots import Mark
@@ -35,6 +33,7 @@ from launch.preparation import Prepared
 from launch.requests import Requests
 from launch.respawn import GivenUp
 from launch.spawner import Spawner
+from launch.voice import Chronicle, Voice
 from launch.watch import Watch
 
 SAVER_TIMEOUT_S = 60.0
@@ -126,7 +125,7 @@ class _Launcher:
         self._record = prepared.record
         self._continued = prepared.continued
         self._ranks = ranks
-        self._voice = _Voice()
+        self._voice = Voice()
 
     def run(self, spawner: Spawner) -> Ending:
         """Lead the run to its end, and report it. Raises `UsageError` for storage that is not its own."""
@@ -141,7 +140,7 @@ class _Launcher:
         began_ns = beginning.began_ns(self._run_dir, os.getpid())
         with preparation.writing(self._run_dir):
             self._run_dir.launcher_log.open("ab").close()  # what stands beside the job writes there
-            recorder = _Chronicle(self._run_dir, self._record.run_id, self._voice.complain)
+            recorder = Chronicle(self._run_dir, self._record.run_id, self._voice.complain)
         with ExitStack() as stack:
             stack.enter_context(closing(recorder))
             watch = stack.enter_context(Watch())
@@ -254,41 +253,6 @@ class _Launcher:
     def _say(self, line: str) -> None:
         if not self._asked.quiet:
             self._voice.say(line)
-
-
-class _Voice:
-    """Speaks to whoever listens; that nobody does, or the disk is full, is no reason to stop."""
-
-    def say(self, line: str) -> None:
-        """One thing on standard output."""
-        try:
-            print(line, flush=True)  # noqa: T201
-        except OSError:
-            sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
-
-    def complain(self, line: str) -> None:
-        """One thing on standard error."""
-        with suppress(OSError):
-            print(line, file=sys.stderr, flush=True)  # noqa: T201
-
-
-class _Chronicle(Recorder):
-    """The launcher's log: a full disk costs what it would have told, and not the job."""
-
-    def __init__(self, run_dir: RunDir, run_id: str, complain: Callable[[str], None]) -> None:
-        super().__init__(run_dir, run_id, "launcher-0")
-        self._complain = complain
-        self._lost = False
-
-    def write(self, event: Event, at_ns: int | None = None) -> Entry:
-        """See `Recorder`; what cannot be written is said once."""
-        try:
-            return super().write(event, at_ns)
-        except OSError as error:
-            if not self._lost:
-                self._complain(f"harness run: the log cannot be written any more: {error}")
-            self._lost = True
-            return Entry(self.now_ns() if at_ns is None else at_ns, self.attempt, -1, event)
 
 
 class _Blind:

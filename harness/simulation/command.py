@@ -58,20 +58,20 @@ def _study(flags: Flags) -> None:
 def _write(flags: Flags, asked: "Asked", of: "Study", run_dir: RunDir) -> int:
     """The first run at the best interval, as a run directory."""
     from harness.simulation import record
-    from harness.simulation.job import Setting, SimulatedJob
+    from harness.simulation.job import Appearance, SimulatedJob
     from harness.simulation.loop import Costs
     from harness.simulation.trouble import NODE_LOSS
 
     known = preset(flags)
-    setting = Setting(
+    appearance = Appearance(
         run_id=f"simulated-{flags.preset or 'job'}",
         ranks=asked.ranks if known is None else known.gpus,
         blames=NODE_LOSS if known is None else known.blames,
     )
     costs = Costs(of.best.interval_s, asked.save_s, asked.restart_s, asked.horizon_s)
-    one = SimulatedJob(costs, asked.failures, asked.options, asked.seeds[0], setting)
+    one = SimulatedJob(costs, asked.failures, asked.options, asked.seeds[0], appearance)
     command = ["harness", *sys.argv[1:]]
-    return record.write(run_dir, setting.run_id, one.entries(), command)
+    return record.write(run_dir, appearance.run_id, one.entries(), command)
 
 
 def _check(path: Path) -> int:

@@ -38,8 +38,8 @@ TOOL = "simulate"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """What is said of a simulated job beside its costs and failures."""
+class Appearance:
+    """What its log says of a simulated job beside its costs and failures."""
 
     run_id: str = "simulated"
     ranks: int = 1
@@ -64,11 +64,11 @@ class SimulatedJob:
         failures: Failures,
         options: Options,
         seed: int,
-        setting: Setting = Setting(),
+        appearance: Appearance = Appearance(),
     ) -> None:
-        self._costs, self._options, self._setting = costs, options, setting
+        self._costs, self._options, self._appearance = costs, options, appearance
         self._trouble = Trouble(failures, options.corruption, options.exposure, seed)
-        self._teller = Teller(setting.save_bytes)
+        self._teller = Teller(appearance.save_bytes)
         self._saves = Saves()
         self._pool = None if options.spares is None else Pool(options.spares.count)
         self._factor = 1.0
@@ -82,7 +82,7 @@ class SimulatedJob:
     def entries(self) -> Iterator[Entry]:
         """Everything that happens, in order."""
         teller = self._teller
-        teller.say(0.0, RunStarted(self._setting.run_id, self._setting.ranks, TOOL))
+        teller.say(0.0, RunStarted(self._appearance.run_id, self._appearance.ranks, TOOL))
         self._begin(0.0, Stage.RENDEZVOUS, {})
         while self.now_s < self._costs.horizon_s:
             self._interval()
@@ -168,7 +168,7 @@ class SimulatedJob:
         self._teller.say(since_s, DrainRequested(left_s - since_s))
         self._teller.say(left_s, RunFinished(Outcome.DRAINED, "planned maintenance"))
         back_s = left_s + planned.down_s
-        self._teller.say(back_s, RunStarted(self._setting.run_id, self._setting.ranks, TOOL))
+        self._teller.say(back_s, RunStarted(self._appearance.run_id, self._appearance.ranks, TOOL))
         while self._maintenance_s <= back_s:
             self._maintenance_s += planned.every_s
         stages = self._options.stages or whole(self._costs.restart_s)
@@ -209,8 +209,8 @@ class SimulatedJob:
     def _declared(self, failure: Failure | None) -> FailureDetected:
         if failure is None:
             return FailureDetected(None, Cause.CORRUPTION, "the numbers are wrong")
-        blame = blamed(self._setting.blames, self._blame())
-        rank = failure.nodes[0] * self._setting.ranks_per_node if failure.nodes else None
+        blame = blamed(self._appearance.blames, self._blame())
+        rank = failure.nodes[0] * self._appearance.ranks_per_node if failure.nodes else None
         return FailureDetected(rank, blame.cause, blame.reason)
 
     def _wait_s(self, failure: Failure, detected_s: float) -> float:
@@ -236,7 +236,7 @@ class SimulatedJob:
         hit: Failure | None = None,
     ) -> bool:
         """Begin an attempt from the newest state; False if `hit` ends it before training is back."""
-        resumed, ranks = self._saves.newest, self._setting.ranks
+        resumed, ranks = self._saves.newest, self._appearance.ranks
         way = way_back(
             since_s,
             since,

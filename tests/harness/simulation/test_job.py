@@ -28,7 +28,7 @@ from harness.phases import Phase
 from harness.recovery import Stage
 from harness.simulation.draws import Draw, mulberry32
 from harness.simulation.failures import Failure, Failures, Instants, Next, Renewal
-from harness.simulation.job import Setting, SimulatedJob
+from harness.simulation.job import Appearance, SimulatedJob
 from harness.simulation.laws import Constant, Exponential, Law, LogNormal
 from harness.simulation.loop import Costs
 from harness.simulation.options import (
@@ -48,7 +48,7 @@ from harness.timeline import timeline
 S = 1_000_000_000
 EVER = Instants([1e12])
 """No failure."""
-PLAIN, NOTHING_SAID = Options(), Setting()
+PLAIN, NOTHING_SAID = Options(), Appearance()
 
 
 def run(
@@ -56,9 +56,9 @@ def run(
     failures: Failures,
     options: Options = PLAIN,
     seed: int = 1,
-    setting: Setting = NOTHING_SAID,
+    appearance: Appearance = NOTHING_SAID,
 ) -> list[Entry]:
-    return list(SimulatedJob(costs, failures, options, seed, setting).entries())
+    return list(SimulatedJob(costs, failures, options, seed, appearance).entries())
 
 
 def seconds(entries: list[Entry]) -> dict[str, float]:
@@ -285,14 +285,14 @@ def test_a_failure_is_put_down_to_one_of_its_causes():
         "NIC",
         "NIC",
     ]
-    setting = Setting(ranks=64, blames=blames)
+    appearance = Appearance(ranks=64, blames=blames)
 
     class OnNodeThree:
         def begin(self, _draw: Draw, /) -> Next:
             return lambda now: Failure(now + 15, (3,))
 
     (_, first), *_ = events(
-        run(Costs(10, 1, 5, 60), OnNodeThree(), setting=setting), FailureDetected
+        run(Costs(10, 1, 5, 60), OnNodeThree(), appearance=appearance), FailureDetected
     )
     assert first.rank == 24
     assert first.reason in ("GPU", "NIC")
