@@ -64,7 +64,8 @@ def test_a_run_saves_to_and_resumes_from_a_kind_of_storage_that_no_one_here_has_
         assert ended.returncode == 0, ended.stderr
 
     events = [entry.event for entry in read(RunDir.at(tmp_path / "run"))]
-    assert [event.step for event in events if isinstance(event, SaveCommitted)] == [2, 4, 6]
+    saved = [event.step for event in events if isinstance(event, SaveCommitted)]
+    assert {4, 6} <= set(saved)  # the last of each launch; one before may wait for the newer state
     assert [event.step for event in events if isinstance(event, TrainingResumed)][-1] == 4
     assert not any(tmp_path.rglob("flat:"))
 
