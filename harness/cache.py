@@ -84,7 +84,7 @@ class Following:
     def save(self) -> None:
         """Write the cache, whole or not at all; a run directory that cannot be written keeps none.
 
-        Nor does a run of more than 2⁶⁴ ns times ranks (16,384 ranks for 13 days), which msgpack cannot hold.
+        Nor does a run that counts something beyond 2⁶⁴, which msgpack cannot hold.
         """
         state = self.tail.state()
         checks = {

@@ -59,7 +59,8 @@ class Lives(Account):
         settled += meter.settle()
         self.interventions += self.lives > 0 and self.outcome is not Outcome.FINISHED
         self.lives += 1
-        self.run_id, self.tool, meter.ranks = event.run_id, event.tool, event.world_size
+        self.run_id, self.tool = event.run_id, event.tool
+        meter.resize(event.world_size)
         self._end_life(None, "")
         return settled
 
@@ -88,7 +89,7 @@ class Lives(Account):
         if entry.attempt != self.attempt or self.attempt <= self.dead_attempt:
             settled = self._begin_attempt(entry.attempt, at_ns)
         settled += self._complete(entry, at_ns)
-        self.meter.ranks = event.world_size
+        self.meter.resize(event.world_size)
         return settled
 
     def _begin_attempt(self, attempt: int, at_ns: int) -> list[Segment]:

@@ -46,7 +46,10 @@ class Meter:
     """How many ranks pay for it."""
     pending: list[Segment] = field(default_factory=list)
     totals: dict[Phase, int] = field(default_factory=_zeros)
-    rank_totals: dict[Phase, int] = field(default_factory=_zeros)
+    earlier: dict[int, dict[Phase, int]] = field(default_factory=dict)
+    """Of the totals: time with other numbers of ranks, by number. Their product may exceed 64 bits."""
+    before: dict[Phase, int] = field(default_factory=_zeros)
+    """What the totals were when `ranks` became what it is."""
     productive_ns: int = 0
     cut_short_ns: int = 0
 
@@ -54,6 +57,27 @@ class Meter:
     def settled_ns(self) -> int:
         """Everything before this instant is counted."""
         return self.pending[0].start_ns if self.pending else self.since_ns
+
+    @property
+    def rank_totals(self) -> dict[Phase, int]:
+        """The totals times the ranks of the time."""
+        paid = {phase: ns * self.ranks for phase, ns in self._since().items()}
+        for ranks, times in self.earlier.items():
+            for phase, ns in times.items():
+                paid[phase] += ns * ranks
+        return paid
+
+    def resize(self, ranks: int) -> None:
+        """Let so many ranks pay for what is counted from now on."""
+        if ranks != self.ranks:
+            kept = self.earlier.setdefault(self.ranks, _zeros())
+            for phase, ns in self._since().items():
+                kept[phase] += ns
+            self.ranks, self.before = ranks, dict(self.totals)
+
+    def _since(self) -> dict[Phase, int]:
+        """Time with as many ranks as now, since there were others."""
+        return {phase: ns - self.before[phase] for phase, ns in self.totals.items()}
 
     def close(self, at_ns: int, following: Phase) -> None:
         """End the open stretch; the next one is in `following`."""
@@ -67,7 +91,6 @@ class Meter:
         for segment in settled:
             phase, duration_ns = segment.phase, segment.end_ns - segment.start_ns
             self.totals[phase] += duration_ns
-            self.rank_totals[phase] += duration_ns * self.ranks
             if phase in PRODUCTIVE:
                 self.productive_ns += duration_ns
             elif segment.cut_short:
@@ -82,7 +105,6 @@ class Meter:
         phase, since_ns = self.phase, self.since_ns
         duration_ns = at_ns - since_ns
         self.totals[phase] += duration_ns
-        self.rank_totals[phase] += duration_ns * self.ranks
         if phase in PRODUCTIVE:
             self.productive_ns += duration_ns
         self.since_ns = at_ns
