@@ -70,6 +70,11 @@ def _parser(program: str) -> argparse.ArgumentParser:
     _add_checkpoints(check)
     check.set_defaults(act=_check)
 
+    _add_inject(commands)
+    return parser
+
+
+def _add_inject(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     inject = commands.add_parser(
         "inject",
         help="inject the faults of a tape into a run",
@@ -97,7 +102,6 @@ def _parser(program: str) -> argparse.ArgumentParser:
         help="end with the process that started this one, and leave Ctrl-C to it",
     )
     inject.set_defaults(act=_inject)
-    return parser
 
 
 def _add_checkpoints(parser: argparse.ArgumentParser) -> None:

@@ -38,9 +38,9 @@ _HANDOVER_S = 1.0
 class Checkpointer:
     """Saves by policy. Each rank has one and calls it at every step boundary.
 
-    The saver at `saver` writes; where that is empty or gone for good, a thread of this process does. The recorder is
-    used on rank 0 alone; `slot`, where given, shows the launcher that this rank is saving. A rank
-    that is not heard of for `deadline_s` seconds makes a save fail.
+    The saver at `saver` writes; where that is empty or gone for good, a thread of this process does.
+    The recorder is used on rank 0 alone; `slot`, where given, shows the launcher that this rank is
+    saving. A rank that is not heard of for `deadline_s` seconds makes a save fail.
     """
 
     def __init__(
