@@ -22,7 +22,7 @@ class Mark:
 
     step: int
     tokens: int
-    """Of the steps up to there, each counted once."""
+    """Of the steps up to and with `step`, each counted once."""
     wall_s: float
     """Since the run was first started: restarts, saves and lost work included."""
     kept_s: float
@@ -59,15 +59,22 @@ class _Held:
     tokens: list[int] = field(default_factory=lambda: [0])
     """In all, up to each of those steps."""
     evaluations: list[Evaluation] = field(default_factory=list)
+    ahead: Evaluation | None = None
+    """Of a step that is not finished yet: a loop evaluates before it asks for the next one."""
 
-    def finish(self, event: StepFinished) -> None:
+    def finish(self, event: StepFinished, fold: Fold) -> None:
         self.steps.append(event.step)
         self.tokens.append(self.tokens[-1] + event.tokens)
+        if self.ahead is not None and self.ahead.at.step == event.step:
+            at = replace(self.ahead.at, tokens=self.tokens[-1], kept_s=_kept_s(fold))
+            self.evaluations.append(replace(self.ahead, at=at))
+        self.ahead = None
 
     def go_back(self, step: int, kept_s: float) -> None:
         """The run holds `step` and `kept_s` again; the evaluation after that very step may be charged too."""
         count = bisect_right(self.steps, step)
         del self.steps[count:], self.tokens[count:]
+        self.ahead = None
         self.evaluations = [
             replace(one, at=replace(one.at, kept_s=min(one.at.kept_s, kept_s)))
             for one in self.evaluations
@@ -75,10 +82,14 @@ class _Held:
         ]
 
     def evaluate(self, event: EvaluationFinished, fold: Fold) -> None:
-        if event.loss is not None:
-            wall_s = (fold.at_ns - (fold.start_ns or 0)) / _NS
-            mark = Mark(event.step, self.tokens[-1], wall_s, _kept_s(fold))
-            self.evaluations.append(Evaluation(event.loss, mark))
+        if event.loss is None:
+            return
+        wall_s = (fold.at_ns - (fold.start_ns or 0)) / _NS
+        told = Evaluation(event.loss, Mark(event.step, self.tokens[-1], wall_s, _kept_s(fold)))
+        if event.step > fold.step:
+            self.ahead = told
+        else:
+            self.evaluations.append(told)
 
 
 def _kept_s(fold: Fold) -> float:
@@ -100,7 +111,7 @@ def evaluations(entries: Iterable[Entry]) -> list[Evaluation]:
         elif fold.ledger.lost_steps > lost_steps:
             continue
         if isinstance(event, StepFinished):
-            held.finish(event)
+            held.finish(event, fold)
         elif isinstance(event, EvaluationFinished) and _last(fold) is not evaluated:
             held.evaluate(event, fold)
     return held.evaluations

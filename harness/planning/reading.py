@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from harness.planning.measured import Incidents, Seen
-from harness.planning.words import duration, table
+from harness.planning.words import counted_rate, duration, table
 
 
 def told(seen: Seen) -> str:
@@ -15,23 +15,26 @@ def _head(seen: Seen) -> Iterator[str]:
     runs = "1 run" if seen.runs == 1 else f"{seen.runs} runs"
     yield (
         f"measured in {runs}: {duration(seen.wall_s)}, of which {duration(seen.up_s)} of training on up to"
-        f" {seen.devices} ranks (a rank is taken for a GPU)"
+        f" {seen.devices:,} ranks (a rank is taken for a GPU)"
     )
     figures = {
         "a save blocks": seen.save_s,
         "durable after another": seen.commit_s,
         "a restart": seen.restart_s,
     }
-    yield ", ".join(
-        f"{name} {'UNKNOWN' if value is None else duration(value)}"
-        for name, value in figures.items()
-    )
+    yield ", ".join(f"{name} {_known(value)}" for name, value in figures.items())
+
+
+def _known(value_s: float | None) -> str:
+    return "UNKNOWN" if value_s is None else duration(value_s)
 
 
 def _causes(seen: Seen) -> Iterator[str]:
     if not seen.causes:
-        yield "no failure: the end of a run is none, it only ends the time"
+        yield counted_rate(seen.job_rate, "training")
+        yield "the end of a run is no failure: it only ends the time"
         return
+    yield f"without preemptions: {counted_rate(seen.job_rate, 'training')}"
     rows = [["cause", "failures", "incidents", "one in", "90 %"]]
     rows += [_row(one) for one in seen.causes]
     yield from table(rows)

@@ -7,11 +7,9 @@ from harness.planner import FLAT_POINTS, Needs
 from harness.planning.asked import Asked, Rate
 from harness.planning.levers import SERVED, Lever, best
 from harness.planning.plan import Outlook, Plan, Row, lost_per_day
-from harness.planning.words import duration, table
+from harness.planning.words import counted_rate, duration, table
 
 UNKNOWN = "UNKNOWN"
-FEW = 30
-"""Failures below which a mean says next to nothing without its bounds."""
 LONGEST_LIFE_S = 200 * 31_557_600.0
 """No device is known to fail less often than once in so long."""
 
@@ -35,7 +33,7 @@ def _rates(asked: Asked) -> Iterator[str]:
         yield f"how often it fails: {UNKNOWN} (--mtbf-per-gpu, --mtbf-per-node or --mtbf-job missing)"
         return
     if rate.known is not None:
-        yield from _counted(rate, asked.sizes[0])
+        yield from _counted(rate)
         return
     match rate.level:
         case Level.DEVICE:
@@ -50,33 +48,18 @@ def _rates(asked: Asked) -> Iterator[str]:
                 yield f"  no GPU lasts that long: if {_and_hours(rate.mtbf_s)} is ONE GPU's, say --mtbf-per-gpu"
 
 
-def _counted(rate: Rate, gpus: int) -> Iterator[str]:
-    """What a count says of a mean: bounds, and no more."""
+def _counted(rate: Rate) -> Iterator[str]:
+    """What was counted; of runs that is told before the plan."""
     known = rate.known
     assert known is not None
-    whose = "one GPU's time" if rate.level is Level.DEVICE else "the job"
-    what = f"{known.failures} failure{'' if known.failures == 1 else 's'}"
-    of = f"{what} in {duration(known.up_s)} of {whose}"
-    least_s, most_s = known.mtbf_at_least_s(), known.mtbf_at_most_s()
-    if most_s is None or known.mtbf_s is None:
-        yield f"{of}: the MTBF is over {duration(least_s)} (95 %), and no more is known of it"
-        yield "everything below is at that bound: it will be as good as this, or better"
-        return
-    bounds = f"between {duration(least_s)} and {duration(most_s)} (90 %)"
-    if known.failures >= FEW:
-        yield f"{of}: an MTBF of {_plain(known.mtbf_s)}, {bounds}"
+    if rate.level is Level.JOB:
+        yield counted_rate(known, "the job")
     else:
-        yield f"{of} are not an MTBF of {_plain(known.mtbf_s)}: it is {bounds}"
-    if rate.level is Level.DEVICE and gpus > 1:
-        whole = f"between {duration(least_s / gpus)} and {duration(most_s / gpus)}"
-        yield f"  for the job on {gpus:,} GPUs: {whole}"
-
-
-def _plain(mtbf_s: float) -> str:
-    """With a decimal, as people would write the quotient."""
-    if mtbf_s < 3_600:
-        return f"{mtbf_s / 60:.1f} minutes"
-    return f"{mtbf_s / 3_600:,.1f} hours"
+        least_s, most_s = known.mtbf_at_least_s(), known.mtbf_at_most_s()
+        most = "" if most_s is None else f" and less than {duration(most_s)}"
+        yield f"each GPU fails once in more than {duration(least_s)}{most}"
+    if rate.is_bound:
+        yield "everything below is at that bound: it will be as good as this, or better"
 
 
 def _and_hours(mtbf_s: float) -> str:

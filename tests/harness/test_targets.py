@@ -61,6 +61,22 @@ def test_what_the_run_went_back_behind_does_not_count():
     ]
 
 
+def test_an_evaluation_before_its_step_is_finished_waits_for_it():
+    told = log(
+        *start(),
+        *evaluated(10, 1, 2, 3.0),
+        (13, 1, step(2)),
+        *evaluated(15, 1, 3, 2.0),
+        (17, 1, FailureDetected(0, Cause.SIGNAL, "SIGKILL")),
+        (18, 2, AttemptStarted(2)),
+        (19, 2, RestoreStarted()),
+        (20, 2, TrainingResumed(2, Tier.STORAGE, 1)),
+        (25, 2, step(3)),
+        *evaluated(25, 2, 4, 1.5),
+    )
+    assert evaluations(told) == [Evaluation(3.0, Mark(2, 20, 11.0, 5.0))]
+
+
 def test_the_first_evaluation_at_or_below_the_target_is_it():
     held = evaluations(WENT_BACK)
     assert reached(held, 2.0) == Reached(1.9, held[1].at, held[2].at)

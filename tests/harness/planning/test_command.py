@@ -12,6 +12,7 @@ from harness.events import SCHEMA, Entry, Header
 from harness.journal import encode
 from harness.rundir import RunDir
 from tests.harness.planning.runs import failing, many_causes
+from tests.harness.stories import KILLED_ONCE, write
 
 DONE, USAGE = 0, 2
 ASKED = [
@@ -62,6 +63,33 @@ def test_the_plan_for_people(capsys):
         "16,384 GPUs: restart ≤ 5.2 min; save ≤ 15.3 s; MTBF ≥ 4.21 h (each GPU 7.86 years)" in out
     )
     assert "serving of the failures: node 0.23, peer 0.8" in out
+
+
+def test_a_save_that_blocks_for_less_than_it_writes_is_durable_later(capsys):
+    of = told(capsys, *("--gpus", "16384", *ASKED[2:]), "--save", "2s")["sizes"][0]
+    assert (of["save_s"], of["commit_s"]) == (2, pytest.approx(30.768))
+
+
+def test_a_share_of_the_failures_can_be_said(capsys):
+    some = [*ASKED, "--memory-tier", "peer"]
+    served = told(capsys, *some)["sizes"][0]["goodput"]
+    fewer = told(capsys, *some, "--memory-share", "0.5")["sizes"][0]["goodput"]
+    assert fewer < served
+    assert main(["plan", *some, "--memory-share", "0.5"]) == DONE
+    assert "serving 0.5 of the failures" in capsys.readouterr().out
+
+
+def test_storage_grows_with_the_job_where_it_is_said_to(capsys):
+    whole = ["--mtbf-per-gpu", "50677h", "--gpus", "100,200", "--state", "4GB/gpu"]
+    saves = [one["save_s"] for one in told(capsys, *whole, "--storage", "100GB/s")["sizes"]]
+    assert saves == [4, 8]
+    saves = [one["save_s"] for one in told(capsys, *whole, "--storage", "1GB/s/gpu")["sizes"]]
+    assert saves == [4, 4]
+
+
+def test_a_target_that_is_there_says_how_long_it_holds(capsys):
+    assert main(["plan", "--preset", "llama3", "--target", "0.8"]) == DONE
+    assert "87.8% is there already; it holds with restart" in capsys.readouterr().out
 
 
 def test_the_calendar_of_the_textbook(capsys):
@@ -155,7 +183,15 @@ def test_a_plan_from_a_run(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "a crash loop (one cause at one step, again and again) is one incident" in out
     assert "preemptions are no failures: the plan is made without them" in out
-    assert "5 failures in 13.3 d of one GPU's time are not an MTBF of 64.0 hours" in out
+    assert "5 failures in 40 h of training are not an MTBF of 8.0 hours: it is between" in out
+
+
+def test_a_drill_is_called_one(tmp_path, capsys):
+    run = write(tmp_path / "run", KILLED_ONCE).path
+    assert main(["plan", "--from", str(run)]) == DONE
+    out = capsys.readouterr().out
+    assert "1 of 1 failures were injected: their rate is the drill's, not the machine's" in out
+    assert "1 failure in 1.84 s of training are not an MTBF of 1.84 s: it is between" in out
 
 
 def test_a_run_without_a_restart_does_not_say_how_long_one_takes(tmp_path, capsys):
@@ -163,7 +199,7 @@ def test_a_run_without_a_restart_does_not_say_how_long_one_takes(tmp_path, capsy
     of = told(capsys, "--from", run)
     assert of["missing"] == ["--restart"]
     assert main(["plan", "--from", run]) == DONE
-    assert "no failure: the end of a run is none, it only ends the time" in capsys.readouterr().out
+    assert "the end of a run is no failure: it only ends the time" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

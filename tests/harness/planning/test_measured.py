@@ -63,6 +63,11 @@ def test_an_end_that_is_no_failure_only_adds_time():
     assert both.job_rate.mtbf_s == pytest.approx(20 * H)
 
 
+def test_a_run_that_goes_on_is_counted_up_to_its_last_word():
+    going = failing([10 * H], [], [3])[:-1]
+    assert seen({"run": timeline(going)}).up_s == pytest.approx(7.5 * H)
+
+
 def test_a_hang_takes_as_long_as_it_took_to_notice():
     found = seen({"run": timeline(failing([4 * H, H], [Cause.HANG], [3]))})
     assert found.restart_s == pytest.approx(H + 60)

@@ -64,6 +64,13 @@ def test_a_run_of_54_days_is_known_to_four_tenths_of_a_point():
     assert goodput_sd(LLAMA_3, 54 * 86_400) == pytest.approx(0.0041, abs=5e-5)
 
 
+def test_what_two_tiers_add_to_the_spread_is_independent():
+    two = replace(LLAMA_3, fast=FastTier(3, 120, 0.5))
+    fast, durable = Job(6.2 * H, 3, 120), Job(6.2 * H, 33, 600)
+    relative = [goodput_sd(one, 1e6) / goodput(one) for one in (fast, durable)]
+    assert goodput_sd(two, 1e6) == pytest.approx(goodput(two) * math.hypot(*relative))
+
+
 def test_ninety_per_cent_need_a_restart_of_311_seconds():
     assert needs(LLAMA_3, 0.9).restart_s == pytest.approx(310.7, abs=0.1)
 
@@ -103,8 +110,31 @@ def test_removing_slow_devices_pays_where_there_are_some():
     job = replace(LLAMA_3, slowdown=slow.factor(16_384))
     assert job.slowdown == pytest.approx(1 + 0.5 * (1 - 0.9999**16_384))
     told = {one.name: one.gain for one in levers(job, replace(MEANS, stragglers=slow))}
+    assert expected(job).effective == pytest.approx(goodput(job) / job.slowdown)
     waiting = expected(job).waiting
     assert told["remove the slowest 0.1%"] == pytest.approx(waiting)
+
+
+def test_faster_storage_shortens_what_depends_on_it():
+    late = replace(LLAMA_3, save_s=1.0, commit_s=600.0)
+    means = replace(MEANS, writes_block=False, burst_ratio=3.0)
+    told = {one.name: one.gain for one in levers(late, means)}
+    now = goodput(late)
+    assert told["double the storage"] == pytest.approx(goodput(replace(late, commit_s=300)) - now)
+    burst = goodput(replace(late, commit_s=200)) - now
+    assert told["write at the burst rate"] == pytest.approx(burst)
+
+
+def test_a_tier_that_is_there_is_no_lever_and_none_is_slower_than_the_job():
+    on_peer = replace(LLAMA_3, fast=FastTier(3, 120, 0.8))
+    assert not [one for one in levers(on_peer, MEANS) if "memory" in one.name]
+    on_node = replace(LLAMA_3, fast=FastTier(3, 120, 0.23))
+    names = [one.name for one in levers(on_node, MEANS) if "memory" in one.name]
+    assert names == ["memory tier on a peer"]
+    quick = Job(3.1 * H, 1.0, 10.0)
+    told = {one.name: one.gain for one in levers(quick, MEANS)}
+    same = replace(quick, fast=FastTier(1.0, 10.0, 0.8))
+    assert told["memory tier on a peer"] == pytest.approx(goodput(same) - goodput(quick))
 
 
 def test_nothing_pays_where_nothing_fails():
