@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from faultinject import kinds, plan, rulefile, tape, tapefile
 from faultinject.rules import Kind, Nth, Operation, Rule
 from faultinject.tape import AnyRank, Choice, Exponential, Instants, Plan, Rank, Uniform
+from harness.checkpoint import shards
+from harness.checkpoint.manifest import Place
 
 GOOD = """
 max_faults = 3
@@ -79,6 +81,16 @@ def test_the_plan_for_users_is_a_plan():
 
     assert read == Plan(Exponential(15.0), (Choice("kill"),), 4, 225)
     assert len({fault.target for fault in tape.compile(read, 2).faults}) == 2
+
+
+def test_the_rule_for_storage_in_the_example_is_one_and_is_about_shards():
+    _, _, text = Path("examples/faults.toml").read_text().partition("Uncomment to use:\n")
+    lines = [line.removeprefix("#") for line in text.splitlines() if line.startswith("#   ")]
+    (rule,) = plan.decode("\n".join(lines).encode()).storage
+    shard = f"{Place(10, 1).name}/{shards.file_name(0, 2, 0)}"
+    assert [operation for operation in Operation if rule.is_about(operation, shard)] == [
+        Operation.WRITE
+    ]
 
 
 def test_all_mistakes_come_in_one_message_a_line_each():
