@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness import events
 from harness.recorder import Recorder
-from launch import companions, respawn
+from launch import companions, processes, respawn
 from launch.companions import Companion
 from launch.exits import ending
 from launch.respawn import Again, GivenUp
@@ -40,6 +40,8 @@ class _Post:
     due_s: float | None = None
     """When the next one is started; None if none is to be."""
     died_of: str = ""
+    stopped_since_s: float | None = None
+    """Since when its holder is seen stopped; None if it is not."""
 
 
 class Beside:
@@ -69,8 +71,10 @@ class Beside:
     def look(self, needed: Container[str] | None = None) -> None:
         """Notice who died, and start again whoever is due; of `needed` alone, if that is given."""
         for name, post in self._posts.items():
-            if post.holder is not None and post.holder.process.poll() is not None:
-                self._bury(post, post.holder)
+            if post.holder is not None:
+                self._end_stopped(post, post.holder)
+                if post.holder.process.poll() is not None:
+                    self._bury(post, post.holder)
             wanted = needed is None or name in needed
             is_due = post.due_s is not None and time.monotonic() >= post.due_s
             if wanted and is_due and self._fill(post):
@@ -127,13 +131,26 @@ class Beside:
         self._watch.add(holder, recipe.name)
         return True
 
+    def _end_stopped(self, post: _Post, holder: Companion) -> None:
+        """Kill one that has been stopped for too long; what follows is as for any death."""
+        if processes.state(holder.process.pid) != processes.STOPPED:
+            post.stopped_since_s = None
+            return
+        now_s = time.monotonic()
+        post.stopped_since_s = post.stopped_since_s or now_s
+        if now_s - post.stopped_since_s >= respawn.STOPPED_S:
+            holder.process.kill()
+            holder.process.wait()
+
     def _bury(self, post: _Post, dead: Companion) -> None:
         post.holder = None
         self._watch.remove(dead)
         status = dead.process.returncode
         dead.end()
+        stopped, post.stopped_since_s = post.stopped_since_s is not None, None
         if status != 0 or not post.recipe.may_finish:
-            self._judge(post, ending(status))
+            why = f", after it had been stopped for {respawn.STOPPED_S:g} s" if stopped else ""
+            self._judge(post, ending(status) + why)
 
     def _judge(self, post: _Post, died_of: str) -> None:
         now_s = time.monotonic()

@@ -10,6 +10,8 @@ from pathlib import Path
 
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
+STOPPED = "T"
+"""The `state` of a process that a signal has stopped; under a debugger it has another."""
 
 
 def adopt_orphans() -> None:

@@ -13,6 +13,8 @@ LASTING_S = 60.0
 """A life this long was no failure to start: what died before it is forgiven."""
 BRIEF_LIVES = 5
 """So many lives in a row that were shorter than that, and it is given up."""
+STOPPED_S = 10.0
+"""One that is stopped (SIGSTOP) for so long serves nobody, and is as good as dead."""
 FIRST_WAIT_S, MOST_WAIT_S = 0.5, 30.0
 
 

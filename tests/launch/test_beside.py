@@ -1,5 +1,6 @@
 """What stands beside a job: other jobs, an exporter, an injector; and what a launcher prints."""
 
+import os
 import resource
 import signal
 import socket
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -32,7 +34,7 @@ from harness.report.terminal import rendered
 from harness.rundir import RunDir
 from launch.beside import Beside, Recipe
 from launch.environment import Place, Shared, environment
-from launch.processes import has_handler
+from launch.processes import STOPPED, has_handler, state
 from launch.watch import Watch
 from tests.launch.conftest import Bench, until
 
@@ -140,17 +142,26 @@ def test_an_injector_that_dies_is_started_again_and_repeats_no_fault(bench: Benc
 
 
 @pytest.mark.processes
-def test_a_saver_that_dies_is_started_again_and_saves_go_on(bench: Bench):
+@pytest.mark.parametrize(
+    ("number", "died_of"),
+    [
+        (signal.SIGKILL, "SIGKILL"),
+        (signal.SIGSTOP, "SIGKILL, after it had been stopped for 10 s"),
+    ],
+)
+def test_a_saver_that_dies_or_stops_is_started_again_and_saves_go_on(
+    bench: Bench, number: int, died_of: str
+):
     flags = ("--save-every-steps", "2")
     run = bench.launch(*flags, "steps.py", "9999", ranks=2, environment={"STEP_S": "0.05"})
     until(lambda: bench.events(SaveCommitted), "a first save")
-    _named(run.pid, "harness.checkpoint.saver").kill()
+    _named(run.pid, "harness.checkpoint.saver").send_signal(number)
     until(lambda: bench.events(HelperRestarted), "it is started again")
     seen = bench.events(StepFinished)[-1].step
     until(lambda: bench.events(SaveCommitted)[-1].step > seen, "a save after that")
     run.signal(signal.SIGTERM)
     assert run.wait() == 75, run.printed
-    assert bench.events(HelperRestarted) == [HelperRestarted("saver", "SIGKILL")]
+    assert bench.events(HelperRestarted) == [HelperRestarted("saver", died_of)]
     assert bench.events(FailureDetected) == []
     assert bench.events(SaveCommitted)[-1].step == bench.events(StepFinished)[-1].step
 
@@ -173,6 +184,41 @@ def test_a_companion_that_dies_at_once_is_given_up_after_a_few_starts_and_that_i
     assert line.endswith(f": training goes on without it; see {tmp_path / 'log'}")
     restarts = [entry.event for entry in read(RunDir.at(tmp_path))]
     assert restarts == [HelperRestarted("exporter", "exit code 1")] * 4
+
+
+def test_a_companion_that_is_stopped_is_ended_after_ten_seconds_on_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    now_s = [0.0]
+    monkeypatch.setattr("launch.beside.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    said: list[str] = []
+    with Watch() as watch, Recorder(RunDir.at(tmp_path), "run-1", "launcher-0") as recorder:
+        recipe = Recipe("exporter", ["http.server", "0", "--bind", "127.0.0.1"])
+        beside = Beside([recipe], tmp_path / "log", watch, recorder, said.append, pytest.fail)
+        beside.start()
+        (pid,) = beside.pids()
+
+        def looked(number: int | None, at_s: float) -> bool:
+            """Whether it lives after a signal, and a look at that time."""
+            if number is not None:
+                os.kill(pid, number)
+                until(lambda: (state(pid) == STOPPED) is (number == signal.SIGSTOP), "it heard")
+            now_s[0] = at_s
+            beside.look()
+            return pid in beside.pids()
+
+        assert looked(signal.SIGSTOP, 1.0)
+        assert looked(signal.SIGCONT, 9.0)
+        assert looked(signal.SIGSTOP, 11.0)
+        assert looked(None, 20.9)
+        assert not looked(None, 21.0)
+        for companion in beside.pids():
+            os.kill(companion, signal.SIGKILL)
+        beside.stop_all()
+    died_of = "SIGKILL, after it had been stopped for 10 s"
+    assert said == [f"the exporter ended with {died_of}: started again"]
+    restarts = [entry.event for entry in read(RunDir.at(tmp_path))]
+    assert restarts == [HelperRestarted("exporter", died_of)]
 
 
 def test_a_companion_that_has_nothing_left_to_do_is_let_go(tmp_path: Path):
