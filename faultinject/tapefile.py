@@ -40,7 +40,7 @@ def encode(tape: Tape) -> str:
 
 def write(path: Path, tape: Tape) -> None:
     """Replace the file at `path` by `tape`, whole or not at all."""
-    replace_file(path, encode(tape).encode())
+    replace_file(path, encode(tape).encode(), durable=True)
 
 
 def read(path: Path) -> Tape:

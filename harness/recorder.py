@@ -80,8 +80,13 @@ class Recorder:
         self._lock = threading.Lock()
         self._sequence = 0
         self._torn = False
+        self._descriptor = self._first = -1
         run_dir.events.mkdir(parents=True, exist_ok=True)
-        self._open(self._newest_roll())
+        try:
+            self._open(self._newest_roll())
+        except BaseException:
+            self._forget()  # its lock would keep the next recorder from the file
+            raise
         self._first = self._descriptor
         _watch_forks().add(self)
 
@@ -133,10 +138,17 @@ class Recorder:
         self._append(encode(self._header()))
 
     def _roll(self) -> None:
-        full = self._descriptor
-        self._open(self._number + 1)
-        if full != self._first:
-            os.close(full)
+        """Go on in the next file; where it cannot begin, the next write tries again."""
+        before = self.path, self._descriptor, self._number, self._size, self._torn
+        try:
+            self._open(self._number + 1)
+        except BaseException:
+            if self._descriptor != before[1]:
+                os.close(self._descriptor)
+            self.path, self._descriptor, self._number, self._size, self._torn = before
+            raise
+        if before[1] != self._first:
+            os.close(before[1])
 
     def _header(self) -> Header:
         return Header(

@@ -4,13 +4,14 @@ Whoever is killed in between leaves the old file or the new one; an error leaves
 """
 
 import errno
+import os
 import threading
 from contextlib import suppress
 from pathlib import Path
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Make `content` all that `path` holds.
+def replace_file(path: Path, content: bytes, *, durable: bool = False) -> None:
+    """Make `content` all that `path` holds; where it is `durable`, a power cut leaves it so.
 
     Raises `OSError` if it cannot, and for what is no file: a device is not to be replaced by one.
     """
@@ -19,9 +20,21 @@ def replace_file(path: Path, content: bytes) -> None:
     beside = path.with_name(f".{path.name}.{threading.get_native_id()}")
     try:
         beside.write_bytes(content)
+        if durable:
+            _sync(beside, os.O_RDONLY)  # or the name may outlive the bytes
         beside.replace(path)
+        if durable:
+            _sync(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise type(error)(error.errno, error.strerror, str(path)) from None
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

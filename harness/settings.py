@@ -187,7 +187,8 @@ def write(path: Path, record: Record) -> None:
         lines += ["", f"[settings.{key}]"]
         lines += [f"value = {_toml(setting.value)}", f"origin = {_toml(setting.origin)}"]
     # A name on Linux may be no text at all; better a question mark in it than a file that nobody reads.
-    replace_file(path, ("\n".join(lines) + "\n").encode(errors="replace"))
+    content = ("\n".join(lines) + "\n").encode(errors="replace")
+    replace_file(path, content, durable=True)  # without it the run's checkpoints are no one's
 
 
 def _toml(value: Any) -> str:

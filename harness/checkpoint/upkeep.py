@@ -4,8 +4,8 @@ import errno
 from collections.abc import Callable, Iterator
 
 from harness.checkpoint import retention
-from harness.checkpoint.manifest import Place
-from harness.checkpoint.store import Store
+from harness.checkpoint.manifest import COMMIT, Place
+from harness.checkpoint.store import Store, places_in
 from harness.checkpoint.tell import said, warn
 from harness.events import CheckpointDeleted, Event
 
@@ -70,9 +70,9 @@ def sweep_own(store: Store, place: Place) -> None:
         return other is not None and other.attempt == place.attempt and other != place
 
     try:
-        committed = store.committed()
-        for other in store.places():
-            if is_left(other) and other not in committed:
+        listed = store.inventory()
+        for other in places_in(listed):
+            if is_left(other) and f"{other.name}/{COMMIT}" not in listed:
                 store.remove(other)
         store.sweep(lambda name, _: is_left(Place.parse(name.partition("/")[0])))
     except BaseException as error:  # noqa: BLE001  # as above

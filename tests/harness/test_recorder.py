@@ -50,6 +50,44 @@ def test_an_entry_carries_time_attempt_and_sequence_behind_a_header(run_dir: Run
     assert (first.writer, second.sequence) == ("rank-3", 1)
 
 
+def test_a_recorder_that_cannot_begin_holds_nothing_open_and_the_next_one_gets_the_file(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
+):
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space left"):
+            Recorder(run_dir, "run", "rank-0")
+
+    assert run_dir.event_file("rank-0") not in held()
+    with Recorder(run_dir, "run", "rank-0") as writer:
+        assert writer.path == run_dir.event_file("rank-0")
+
+
+def test_a_roll_that_cannot_begin_is_tried_again_and_loses_nothing_that_comes_later(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(recorder, "ROLL_BYTES", 1)
+    real, files = os.write, [run_dir.event_file("rank-0", roll) for roll in range(4)]
+
+    def full_at_last(descriptor: int, data: bytes) -> int:
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == files[2]:
+            raise OSError(28, "No space left on device")
+        return real(descriptor, data)
+
+    with Recorder(run_dir, "run", "rank-0") as writer:
+        writer.write(RanksStopped())  # into the second file
+        monkeypatch.setattr(os, "write", full_at_last)
+        with pytest.raises(OSError, match="No space left"):
+            writer.write(RanksStopped())
+        assert held() & set(files) == {files[0], files[1]}
+        monkeypatch.setattr(os, "write", real)
+        writer.write(RanksStopped())
+    assert [event for _, event in events(run_dir)] == [RanksStopped(), RanksStopped()]
+
+
 def test_each_entry_is_one_write_to_an_append_only_descriptor(
     run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
 ):

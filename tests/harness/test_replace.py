@@ -76,3 +76,24 @@ def test_a_kill_in_between_leaves_the_old_file_or_the_new_one(tmp_path, step, le
     killed = subprocess.run([sys.executable, "-c", KILLED, step, path], check=False, cwd=ROOT)
     assert killed.returncode == -signal.SIGKILL
     assert path.read_bytes() == left
+
+
+def test_what_must_survive_a_power_cut_is_on_the_disk_before_it_has_its_name_and_the_name_after(
+    tmp_path, monkeypatch
+):
+    path, seen = tmp_path / "a", []
+    sync = os.fsync
+
+    def watch(descriptor: int) -> None:
+        synced = Path(f"/proc/self/fd/{descriptor}").readlink()
+        seen.append((synced == tmp_path, synced.name.startswith(".a."), path.exists()))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watch)
+    replace_file(path, b"not so important")
+    path.unlink()
+    replace_file(path, b"new", durable=True)
+
+    assert seen == [(False, True, False), (True, False, True)]
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]

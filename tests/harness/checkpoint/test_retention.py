@@ -1,3 +1,6 @@
+from dataclasses import replace
+from typing import ClassVar
+
 import pytest
 import torch
 from fsspec.implementations.local import LocalFileSystem
@@ -5,6 +8,7 @@ from fsspec.implementations.local import LocalFileSystem
 from harness import points
 from harness.checkpoint.manifest import COMMIT, Place
 from harness.checkpoint.retention import retain, sweep
+from harness.checkpoint.upkeep import sweep_own
 from harness.events import CheckpointDeleted, SaveCommitted, SaveFailed
 from harness.points import Point
 from tests.harness.checkpoint.world import Rank, Run, SlowDisk
@@ -155,3 +159,23 @@ def test_retention_leaves_a_state_that_loads(run):
     assert run.steps() == [7, 8]
     for found in run.choose():
         assert torch.equal(found.shared["model"]["weight"], torch.full((8, 4), 8.0))
+
+
+def test_what_a_dead_saver_of_this_attempt_left_is_found_in_one_listing(run, tmp_path):
+    class Counting(LocalFileSystem):  # type: ignore[misc]
+        cachable = False
+        listings: ClassVar[list[str]] = []
+
+        def find(self, path, *args, **options):
+            self.listings.append(path)
+            return super().find(path, *args, **options)
+
+    run.commit(10, 20, world_size=1)
+    store = replace(run.store(), files=Counting())
+    sweep_own(store, Place(30, 1))
+    assert Counting.listings == [str(run.root)]
+
+    for place in (Place(15, 1), Place(30, 1), Place(15, 2)):
+        store.write(f"{place.name}/shard", [b"half of it"])
+    sweep_own(store, Place(30, 1))
+    assert store.places() == [Place(10, 1), Place(15, 2), Place(20, 1), Place(30, 1)]
