@@ -15,6 +15,9 @@ from typing import Generic, TypeVar
 SLOWEST_BYTES_PER_S = 10_000_000
 """A call has this much more time for what it moves: 200 s for a shard of 2 GB."""
 
+MOST_HUNG = 16
+"""Each call that never comes back keeps a thread; with so many of them no more are made."""
+
 _PASSING_ERRNOS = frozenset({
     errno.EIO, errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ESTALE,
     errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.EPIPE, errno.ENETDOWN,
@@ -122,6 +125,24 @@ class Call(Generic[Result]):
         self.done.set()
 
 
+_hung: list[threading.Event] = []
+"""What tells that a call which this process gave up on has ended after all."""
+_hung_lock = threading.Lock()
+
+
+def _check_hung(what: str) -> None:
+    with _hung_lock:
+        _hung[:] = [done for done in _hung if not done.is_set()]
+        count = len(_hung)
+    if count >= MOST_HUNG:
+        raise OSError(
+            errno.ETIME,
+            f"{count} calls to the storage have not come back, and no more are made until one does:"
+            " is its server, or the mount, still there?",
+            what,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Patience:
     """Carries out calls within limits. `clock`, `sleep` and `draw` are the real ones or a test's."""
@@ -134,8 +155,10 @@ class Patience:
     def call(self, what: str, act: Callable[[Call[Result]], Result]) -> Result:
         """What `act` returns. It is told of bytes by `moved`, and may be called several times.
 
-        Raises what `act` raised last, or `TimeoutError` if it did not end in time.
+        Raises what `act` raised last, or `TimeoutError` if it did not end in time; `OSError` at once
+        where too many calls of this process have not ended yet.
         """
+        _check_hung(what)
         began_s = self.clock()
 
         def once() -> Result:
@@ -167,6 +190,8 @@ class Patience:
         while not call.done.wait(max(0.0, left_s := self._left_s(call, began_s))):
             if left_s <= 0:
                 call.given_up = True
+                with _hung_lock:
+                    _hung.append(call.done)
                 raise TimeoutError(
                     errno.ETIMEDOUT,
                     f"the storage did not answer for {self.limits.timeout_s:g} s"

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.checkpoint.patience import Again, Call, Enough, GivenUpError, Limits, Patience, decide
+from harness.checkpoint.patience import (
+    MOST_HUNG,
+    Again,
+    Call,
+    Enough,
+    GivenUpError,
+    Limits,
+    Patience,
+    decide,
+)
 
 LIMITS = Limits(timeout_s=60.0, tries=4, first_pause_s=0.1, longest_pause_s=0.3)
 
@@ -137,3 +146,29 @@ def test_pauses_are_bounded_and_fit_into_the_time_that_is_left(failures, left_s,
         case Enough(reason):
             assert not passing or failures >= LIMITS.tries or left_s <= LIMITS.longest_pause_s
             assert reason
+
+
+def test_calls_that_never_come_back_have_a_bound_and_one_that_does_makes_room_for_another():
+    free = [threading.Event() for _ in range(MOST_HUNG)]
+    waits = iter(free)
+    soon = Patience(Limits(timeout_s=0.01))
+
+    def hang(call: Call[None]) -> None:
+        next(waits).wait(60)
+
+    for _ in free:
+        with pytest.raises(TimeoutError):
+            soon.call("hung call", hang)
+    before = threading.active_count()
+    with pytest.raises(OSError, match="16 calls to the storage have not come back") as refusal:
+        Patience(Limits(timeout_s=60.0)).call("look", lambda call: None)
+    assert (refusal.value.errno, threading.active_count()) == (errno.ETIME, before)
+
+    hung = [it for it in threading.enumerate() if it.name == "storage-hung call"]
+    free[0].set()
+    hung[0].join(60)
+    assert Patience(Limits(timeout_s=60.0)).call("look", lambda call: 7) == 7
+    for one in free:
+        one.set()
+    for thread in hung:
+        thread.join(60)
