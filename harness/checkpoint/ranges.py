@@ -6,8 +6,10 @@ Each range is a request of its own, so one that fails does not cost the others.
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from threading import Thread
+from functools import partial
 from typing import Self
+
+from harness.checkpoint.ahead import begin
 
 _RANGE_BYTES = 8 << 20
 _RANGES_AHEAD = 4
@@ -52,13 +54,4 @@ class Ranges:
     def _ask(self) -> None:
         """Have enough ranges on their way."""
         while len(self._coming) < _RANGES_AHEAD and (span := next(self._ranges, None)) is not None:
-            future: Future[bytes] = Future()
-            # A daemon: one that hangs must not keep the process from ending.
-            Thread(target=self._carry_out, args=(future, *span), daemon=True).start()
-            self._coming.append(future)
-
-    def _carry_out(self, future: "Future[bytes]", begin: int, end: int) -> None:
-        try:
-            future.set_result(self._fetch(begin, end))
-        except BaseException as error:  # noqa: BLE001  # raised again where it is read
-            future.set_exception(error)
+            self._coming.append(begin(partial(self._fetch, *span)))

@@ -6,8 +6,8 @@ that was not completed is taken back, and one whose writer was killed is swept.
 
 import errno
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
@@ -19,10 +19,12 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from harness.checkpoint.address import EXTRAS
+from harness.checkpoint.failures import told
 from harness.checkpoint.local import LocalObjects
 from harness.checkpoint.objects import Entry
 from harness.checkpoint.patience import Patience
 from harness.checkpoint.ranges import Ranges
+from harness.checkpoint.uploads import PARTS_AT_ONCE, abort, cut, unfinished, upload
 
 _PART_BYTES = 16 << 20
 _MOST_PARTS = 10_000
@@ -60,14 +62,14 @@ class RemoteObjects:
     def open(self, name: str) -> AbstractContextManager[Any]:
         """See `Objects`."""
         path = self._path(name)
-        with _told(path):
+        with told(path):
             size = int(self.files.info(path)["size"])
         return Ranges(lambda begin, end: self._range(path, begin, end), size)
 
     def listing(self, under: str = "") -> Mapping[str, Entry]:
         """See `Objects`. Whatever a file system remembers of earlier listings is forgotten first."""
         try:
-            with _told(under):
+            with told(under):
                 self.files.invalidate_cache()
                 found = self.files.find(self._path(under), detail=True)
                 named = ((path.removeprefix(self._path("")), info) for path, info in found.items())
@@ -81,7 +83,7 @@ class RemoteObjects:
 
     def delete(self, name: str) -> None:
         """See `Objects`."""
-        with _told(name):
+        with told(name):
             self.files.rm_file(self._path(name))
 
     def sweep(self, is_dead: Callable[[str, float], bool]) -> None:
@@ -95,31 +97,36 @@ class RemoteObjects:
             LocalObjects(store, self.root).sweep(is_dead)
         if not hasattr(store, "call_s3"):
             return
-        with _told(self.root):
-            for upload in list(_uploads(store, self._path(""))):
+        with told(self.root):
+            for begun in list(unfinished(store, self._path(""))):
                 bucket, _, prefix = self._path("").partition("/")
-                age_s = time.time() - upload["Initiated"].timestamp()
-                if is_dead(upload["Key"].removeprefix(prefix), age_s):
-                    _abort(store, bucket, upload)
+                age_s = time.time() - begun["Initiated"].timestamp()
+                if is_dead(begun["Key"].removeprefix(prefix), age_s):
+                    abort(store, bucket, begun)
 
     # ── requests, each of which may fail in a way of its library's own ─────────────────────────
 
     def _pipe(self, name: str, data: bytes, fresh: bool) -> None:
         path = self._path(name)
         self._make_folder(path)
-        with _told(path):
+        with told(path):
             self.files.pipe_file(path, data, **({"mode": "create"} if fresh else {}))
 
-    def _stream(self, name: str, chunks: Iterator[memoryview], part_bytes: int) -> None:
+    def _stream(self, name: str, chunks: Iterable[memoryview], part_bytes: int) -> None:
         path = self._path(name)
+        if hasattr(self.files, "call_s3"):
+            upload(self.files, path, chunks, part_bytes)
+            return
         self._make_folder(path)
-        with _told(path):
+        if "abfs" in _protocols(self.files):  # it sends the parts of what it is given at once
+            chunks = map(memoryview, cut(chunks, PARTS_AT_ONCE * part_bytes))
+        with told(path):
             file = self.files.open(path, "wb", block_size=part_bytes)
         try:
             for chunk in chunks:
-                with _told(path):
+                with told(path):
                     file.write(chunk)
-            with _told(path):
+            with told(path):
                 file.close()
         except BaseException:
             _discard(file)
@@ -127,7 +134,7 @@ class RemoteObjects:
 
     def _range(self, path: str, begin: int, end: int) -> bytes:
         def once() -> bytes:
-            with _told(path):
+            with told(path):
                 data = bytes(self.files.cat_file(path, start=begin, end=end))
             if len(data) != end - begin:
                 asked = f"{len(data)} bytes where {end - begin} were asked for"
@@ -139,7 +146,7 @@ class RemoteObjects:
     def _make_folder(self, path: str) -> None:
         """Object stores need none; others may."""
         if EXTRAS.keys().isdisjoint(_protocols(innermost(self.files))):
-            with _told(path), suppress(NotImplementedError):
+            with told(path), suppress(NotImplementedError):
                 self.files.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
 
     def _path(self, name: str) -> str:
@@ -194,60 +201,3 @@ def _written_s(info: Mapping[str, Any]) -> float:
     if isinstance(written, datetime):
         return (written if written.tzinfo else written.replace(tzinfo=UTC)).timestamp()
     return float(written)
-
-
-def _uploads(store: Any, root: str) -> Iterator[dict[str, Any]]:
-    """The uploads under a path that were never completed."""
-    bucket, _, prefix = root.partition("/")
-    marker: dict[str, str] = {}
-    while True:
-        page = store.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix, **marker)
-        yield from page.get("Uploads", ())
-        if not page.get("IsTruncated"):
-            return
-        marker = {
-            "KeyMarker": page["NextKeyMarker"],
-            "UploadIdMarker": page["NextUploadIdMarker"],
-        }
-
-
-def _abort(store: Any, bucket: str, upload: Mapping[str, Any]) -> None:
-    with suppress(FileNotFoundError):  # it ended meanwhile
-        key, number = upload["Key"], upload["UploadId"]
-        store.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=number)
-
-
-@contextmanager
-def _told(path: str) -> Iterator[None]:
-    """Whatever the libraries below raise becomes an `OSError` that says what kind it is."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise FileNotFoundError(errno.ENOENT, error.strerror or str(error), path) from error
-    except OSError:
-        raise
-    except Exception as error:
-        raise _as_os_error(error, path) from error
-
-
-def _as_os_error(error: Exception, path: str) -> OSError:
-    status = _status(error)
-    what = f"{type(error).__name__}: {error}"
-    if status in (404, 410):
-        return FileNotFoundError(errno.ENOENT, what, path)
-    if status in (401, 403):
-        return PermissionError(errno.EACCES, what, path)
-    if isinstance(error, NotImplementedError | TypeError | AttributeError):
-        return OSError(errno.ENOSYS, what, path)
-    passing = status is None or status in (408, 429) or status >= 500
-    return OSError(errno.EREMOTEIO if passing else errno.EINVAL, what, path)
-
-
-def _status(error: BaseException | None) -> int | None:
-    """The HTTP status behind an error, if there is one."""
-    while error is not None:
-        for name in ("status_code", "status", "code"):
-            if isinstance(value := getattr(error, name, None), int) and 100 <= value < 600:
-                return value
-        error = error.__cause__
-    return None

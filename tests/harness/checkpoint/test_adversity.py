@@ -14,11 +14,14 @@ from urllib.parse import urlsplit
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
+from harness.checkpoint import remote, uploads
 from harness.checkpoint.manifest import record
 from harness.checkpoint.store import Store
 from tests.harness.checkpoint.world import FullDisk, Rank, Run
 
 BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+
+REFUSED = b"<Error><Code>AccessDenied</Code><Message>no more of it</Message></Error>"
 
 
 class Way:
@@ -50,6 +53,9 @@ class Handler(BaseHTTPRequestHandler):
         body = self._body()
         if fate == "busy":
             self._answer(503, [], BUSY)
+            return
+        if fate == "refused":
+            self._answer(403, [], REFUSED)
             return
         status, headers, content = self._asked(body)
         if fate == "answer lost":
@@ -114,6 +120,38 @@ def test_a_busy_store_is_asked_again_until_it_answers(way, s3_url):
     assert store.read("step/f") == b"abc"
     assert store.create("attempts/x", b"one")
     assert sorted(store.inventory()) == ["attempts/x", "run.json", "step/f"]
+
+
+def test_several_parts_of_one_object_are_on_their_way_at_once(way, s3_url, monkeypatch):
+    monkeypatch.setattr(remote, "_PART_BYTES", 5 << 20)
+    store, together = Store.open(s3_url, "run"), threading.Barrier(uploads.PARTS_AT_ONCE)
+
+    def wait_for_others(method: str, path: str) -> str:
+        if "partNumber=" in path:
+            together.wait(30)
+        return "pass"
+
+    way.spoil = wait_for_others
+    content = bytes(range(256)) * (4 * 5 << 12)  # four parts
+
+    assert store.write("step/f", [content]) == record(content)
+    assert store.pour("step/f", len(content)) == record(content)
+
+
+def test_a_part_that_is_refused_takes_the_others_with_it(way, s3_url, monkeypatch):
+    monkeypatch.setattr(remote, "_PART_BYTES", 5 << 20)
+    store = Store.open(s3_url, "run")
+
+    def refuse_third(method: str, path: str) -> str:
+        return "refused" if "partNumber=3" in path else "pass"
+
+    way.spoil = refuse_third
+    with pytest.raises(OSError, match="no more of it"):
+        store.write("step/f", [bytes(22 << 20)])
+
+    way.spoil = lambda method, path: "pass"
+    assert list(uploads.unfinished(store.files, store.root)) == []
+    assert store.listing("step") == {}
 
 
 def test_a_file_that_was_created_is_ours_although_the_answer_was_lost(way, s3_url):

@@ -17,7 +17,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from faultinject import tapefile
 from faultinject.tape import Tape
 from harness import settings
-from harness.checkpoint import remote, retention
+from harness.checkpoint import remote, retention, uploads
 from harness.checkpoint.lineage import Departure
 from harness.checkpoint.manifest import COMMIT, Place, record
 from harness.checkpoint.remote import innermost
@@ -278,3 +278,16 @@ def test_the_parts_of_the_largest_object_are_few_enough():
         part_bytes = remote.part_bytes(largest_bytes)
         assert largest_bytes / part_bytes <= 10_000 / 2
         assert part_bytes % (1 << 20) == 0
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [7], [8], [9], [3, 5], [3, 6, 20], [40], [8, 0, 8]])
+def test_parts_are_of_one_size_but_for_the_last(sizes):
+    content = bytes(range(sum(sizes)))
+    ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]
+    chunks = [memoryview(content)[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+    parts = list(uploads.cut(iter(chunks), 8))
+
+    assert b"".join(parts) == content
+    assert [len(part) for part in parts[:-1]] == [8] * (len(parts) - 1)
+    assert all(1 <= len(part) <= 8 for part in parts)
