@@ -1,11 +1,13 @@
 """Opens the storage that a run's settings name; for ranks, the launcher and the saver alike."""
 
+import errno
 from collections.abc import Callable
 from typing import Any
 
+from harness.checkpoint import retention
 from harness.checkpoint.policy import Spared
 from harness.checkpoint.probe import probe
-from harness.checkpoint.store import Store
+from harness.checkpoint.store import Store, StoreError
 from harness.rundir import RunDir
 from harness.settings import Settings
 
@@ -20,13 +22,57 @@ def probed_store(
 ) -> Store:
     """The same, tried out first; `warn` gets what people should know of it.
 
-    Raises `StoreError` for a storage that no run can trust.
+    Where it is full, room is made first. Raises `StoreError` for a storage that no run can trust.
     """
     store = Store.at(_url(run_dir, asked), run_id, **options(asked))
-    for line in probe(store):
+    try:
+        lines = probe(store)
+    except StoreError as refusal:
+        if not is_full(refusal.__cause__):
+            raise
+        make_room(run_dir, run_id, asked, warn)
+        lines = _probed_again(store, asked)
+    for line in lines:
         warn(line)
     store.adopt()
     return store
+
+
+def is_full(error: BaseException | None) -> bool:
+    """True for the lack of room."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def make_room(run_dir: RunDir, run_id: str, asked: Settings, warn: Callable[[str], None]) -> None:
+    """Delete what may go where there is no room, if the storage is this run's; `warn` hears of each."""
+    store = Store.at(_url(run_dir, asked), run_id, **options(asked))
+    try:
+        if store.owner() == run_id:
+            for place in retention.make_room(store, asked.keep):
+                warn(f"no room is left: the checkpoint of step {place.step} was deleted for it")
+    except FileNotFoundError:
+        return  # it is not marked as anyone's yet
+    except (StoreError, OSError) as error:
+        warn(f"no room is left, and old checkpoints cannot be deleted: {error}")
+
+
+def way_out(asked: Settings) -> str:
+    """What people can do about a full storage."""
+    if asked.keep_when_full:
+        return f"make room: no more may go with keep_when_full = {asked.keep_when_full}"
+    return (
+        "make room, or say how many checkpoints are enough when it is full: --keep-when-full N"
+        f" (now 0, and {asked.keep} are kept)"
+    )
+
+
+def _probed_again(store: Store, asked: Settings) -> list[str]:
+    try:
+        return probe(store)
+    except StoreError as refusal:
+        if is_full(refusal.__cause__):
+            raise StoreError(f"{refusal}; {way_out(asked)}") from refusal.__cause__
+        raise
 
 
 def options(asked: Settings) -> dict[str, Any]:

@@ -53,12 +53,10 @@ def launch(asked: Options, threads: str | None) -> int:
     try:
         ranks = _ranks(asked, prepared, threads)
         with preparation.held(prepared.run_dir), preparation.undone_if_refused(prepared):
-            with preparation.writing(prepared.run_dir):
-                preparation.arm(prepared, asked, ranks.world_size)
-                with settings.turn(prepared.run_dir.settings):
-                    settings.write(prepared.run_dir.settings, prepared.record)
+            launcher = _Launcher(asked, prepared, ranks)
+            preparation.write_down(prepared, asked, ranks.world_size, launcher.warn)
             _belong_to(prepared.run_dir)
-            ending = _Launcher(asked, prepared, ranks).run(spawner)
+            ending = launcher.run(spawner)
     finally:
         spawner.close()
     return EXIT_CODES[ending.outcome]
@@ -131,7 +129,7 @@ class _Launcher:
         """Lead the run to its end, and report it. Raises `UsageError` for storage that is not its own."""
         try:
             asked = settings.values(self._record.settings)
-            store = probed_store(self._run_dir, self._record.run_id, asked, self._warn)
+            store = probed_store(self._run_dir, self._record.run_id, asked, self.warn)
         except (StoreError, OSError) as error:
             raise UsageError(str(error)) from None
         newest = self._run_dir.newest_attempt()
@@ -247,7 +245,8 @@ class _Launcher:
         except Exception as error:  # noqa: BLE001 - how a run ended does not hang on its report
             self._say(f"no report: {error!r}; see `harness report {self._run_dir.path}`")
 
-    def _warn(self, line: str) -> None:
+    def warn(self, line: str) -> None:
+        """Something that people should know, whether or not they want to hear of the run."""
         self._voice.complain(f"harness run: {line}")
 
     def _say(self, line: str) -> None:

@@ -11,12 +11,12 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import settings
+from harness import settings, storage
 from harness.replace import replace_file
 from harness.rundir import RunDir
 from harness.settings import Record, Setting
@@ -91,6 +91,35 @@ def writing(run_dir: RunDir) -> Iterator[None]:
         ) from None
 
 
+def write_down(prepared: Prepared, asked: Options, ranks: int, warn: Callable[[str], None]) -> None:
+    """Put the run's record and its tape in their places; where its disk is full, room is made first.
+
+    Raises `UsageError`.
+    """
+    run_dir, wanted = prepared.run_dir, settings.values(prepared.record.settings)
+    with writing(run_dir):
+        try:
+            _write_down(prepared, asked, ranks)
+        except OSError as error:
+            if not (prepared.continued and storage.is_full(error)):
+                raise
+            storage.make_room(run_dir, prepared.record.run_id, wanted, warn)
+            try:
+                _write_down(prepared, asked, ranks)
+            except OSError as again:
+                if not storage.is_full(again):
+                    raise
+                raise UsageError(
+                    f"{run_dir.settings} cannot be written: {again.strerror}; {storage.way_out(wanted)}"
+                ) from None
+
+
+def _write_down(prepared: Prepared, asked: Options, ranks: int) -> None:
+    arm(prepared, asked, ranks)
+    with settings.turn(prepared.run_dir.settings):
+        settings.write(prepared.run_dir.settings, prepared.record)
+
+
 @contextmanager
 def undone_if_refused(prepared: Prepared) -> Iterator[None]:
     """What is refused after it was written down has fixed nothing: the next launch may ask anew."""
@@ -118,7 +147,7 @@ def arm(prepared: Prepared, asked: Options, ranks: int) -> None:
             f"{prepared.run_dir.path} has another tape of faults already, and a run keeps its"
             " tape: leave --faults and --tape out to go on with it, or name another --run"
         )
-    replace_file(tape, content)
+    replace_file(tape, content, durable=True)
 
 
 def _tape(asked: Options, ranks: int, checkpoints: str, fresh: Path) -> bytes:

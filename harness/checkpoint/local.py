@@ -63,11 +63,13 @@ class LocalObjects:
         }
 
     def delete(self, name: str) -> None:
-        """See `Objects`; the folder goes with its last file."""
+        """See `Objects`; the folder goes with its last file, or what was to be its first."""
         path = self._path(name)
-        self.files.rm_file(str(path))
-        sync_directory(path.parent)
-        self._drop_folder(path.parent)
+        try:
+            self.files.rm_file(str(path))
+            sync_directory(path.parent)
+        finally:
+            self._drop_folder(path.parent)
 
     def sweep(self, is_dead: Callable[[str, float], bool]) -> None:
         """See `Objects`."""

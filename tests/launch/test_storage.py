@@ -1,5 +1,6 @@
 """What a launch says of storage that it cannot use, before any rank starts."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -100,3 +101,50 @@ def test_a_kind_of_storage_that_fsspec_does_not_know_is_said_in_one_line(tmp_pat
         "harness run: checkpoints at 'kind://place/run': fsspec knows no storage"
     )
     assert not any(tmp_path.rglob("kind:"))
+
+
+FULL = """
+set -e
+mount -t tmpfs -o size=6m none "$1"
+run() { STEP_S=1 WIDTH=300 "$2" -m harness run --run "$1/run" --nproc-per-node 1 --no-metrics --threads 1 \
+    --save-every-steps 1 --keep 3 "${@:3}"; }
+run "$1" "$2" "$3" 4
+head -c 10m /dev/zero > "$1/other" 2>/dev/null || true
+echo FULL >&2
+run "$1" "$2" "$3" 6 || echo "REFUSED $?" >&2
+ls "$1/run/checkpoints" >&2
+run "$1" "$2" --keep-when-full 1 "$3" 6
+echo "RAN $?" >&2
+ls "$1/run/checkpoints" >&2
+"""
+
+
+@pytest.mark.processes
+def test_a_full_disk_is_given_room_by_a_launch_that_is_told_how_many_checkpoints_are_enough(
+    tmp_path,
+):
+    try_out = ["unshare", "-rm", "mount", "-t", "tmpfs", "none", str(tmp_path)]
+    if shutil.which("unshare") is None or subprocess.run(try_out, check=False).returncode != 0:
+        pytest.skip("this process may not mount a small disk")
+    command = ["unshare", "-rm", "bash", "-c", FULL, "full"]
+    ended = subprocess.run(
+        [*command, str(tmp_path), sys.executable, str(STEPS)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    _, after = ended.stderr.split("FULL\n")
+    refusal, after = after.split("REFUSED 2\n")
+    assert "No space left on device" in refusal
+    assert "how many checkpoints are enough when it is full: --keep-when-full N (now 0, and 3" in (
+        refusal
+    )
+    left, after = after.split("harness run: ", 1)
+    assert left.split() == ["attempts", "run.json", *(f"step-0000000{n}-1" for n in (2, 3, 4))]
+    for step in (2, 3):
+        assert f"no room is left: the checkpoint of step {step} was deleted for it" in after
+    assert "RAN 0" in after
+    assert "step-00000006-" in after

@@ -13,13 +13,14 @@ import harness
 
 job = harness.join()
 print(json.dumps({"pid": os.getpid(), "attempt": job.attempt}))
-model = job.ddp(torch.nn.Linear(2, 2))
+width = int(os.environ.get("WIDTH", "2"))
+model = job.ddp(torch.nn.Linear(width, width))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 job.protect(model=model, optimizer=optimizer)
 is_culprit = job.rank == job.world_size - 1 and job.attempt == int(os.environ.get("BAD", "0"))
 for step in job.steps(int(sys.argv[1])):
     optimizer.zero_grad()
-    loss = model(torch.ones(1, 2)).sum()
+    loss = model(torch.ones(1, width)).sum()
     loss.backward()
     optimizer.step()
     job.observe(loss=loss)
