@@ -71,7 +71,7 @@ def follow(channel: Channel, reader: Reader, here: Here, deadline_s: float) -> F
     channel.append("here", msgspec.json.encode(here))
     for number in count():
         # Rank 0 waits one deadline for the slowest of us; it, too, may need one.
-        said = hear(channel, f"word/{number}", 2 * deadline_s, reader.alive)
+        said = hear(channel, f"word/{number}", 2 * deadline_s)
         word = msgspec.json.decode(said, type=Word)
         match word.do:
             case Do.READ:
@@ -95,10 +95,10 @@ def follow(channel: Channel, reader: Reader, here: Here, deadline_s: float) -> F
     raise AssertionError("rank 0 comes to an end")
 
 
-def hear(channel: Channel, key: str, within_s: float, alive: Callable[[], None]) -> bytes:
+def hear(channel: Channel, key: str, within_s: float) -> bytes:
     """What is said on `key`. Raises `RestoreError` if that does not come."""
     try:
-        return channel.hear(key, within_s=within_s, meanwhile=alive)[1]
+        return channel.hear(key, within_s=within_s)[1]
     except SilenceError as error:
         raise RestoreError(f"no agreement on what to resume from: {error}") from error
 

@@ -27,7 +27,8 @@ def this_node() -> str:
 class Reader:
     """One rank's part in reading checkpoints, one after the other; `close` lets go of the last.
 
-    `alive` is called while it reads and while it waits, by whichever thread does.
+    `alive` is called for each portion that it reads, by whichever thread does. Not while it waits:
+    a rank that waits must not look busier than the one that it waits for, or no one notices that.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Reader:
         self._channel = channel
         self._rank = rank
         self._deadline_s = deadline_s
-        self.alive = alive
+        self._alive = alive
         self._arena: Arena | None = None
         self._place: Place | None = None
 
@@ -70,7 +71,7 @@ class Reader:
         if self._arena is not None:  # else the first of us says why there is none
             sizes = {name: file.size for name, file in self._arena.manifest.files.items()}
             mine = readers(sizes, ranks)[self._rank]
-            read(self._store, place, self._arena, mine, self.alive)
+            read(self._store, place, self._arena, mine, self._alive)
 
     def build(self) -> Found:
         """The state of this rank, out of what all have read. Raises `DamagedError`."""
@@ -98,7 +99,7 @@ class Reader:
         return arena
 
     def _joined(self, key: str, ranks: Sequence[int]) -> Arena | None:
-        _, message = self._channel.hear(key, within_s=self._deadline_s, meanwhile=self.alive)
+        _, message = self._channel.hear(key, within_s=self._deadline_s)
         if not message:
             return None
         try:

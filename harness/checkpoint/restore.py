@@ -47,7 +47,7 @@ def choose(
     `resume` is `auto`, `fresh` or a step. Ranks of one `node` share what they read; None is the
     machine that this is. Raises `RestoreError`, on all ranks alike, if a step that was asked for is
     not there whole, if nothing is whole where something was committed, or if a rank is not heard of
-    for `deadline_s` seconds. `alive` is called again and again while this rank reads, or waits.
+    for `deadline_s` seconds. `alive` is called for each portion that this rank reads.
     """
     reach(Point.RESTORE)
     channel = Channel(messages, f"restore-{attempt}/")
@@ -212,7 +212,7 @@ class _Leader:
     def _all(self, key: str) -> list[bytes]:
         """What every other rank has to say, in the order in which they said it."""
         words = [
-            hear(self._channel, f"{key}/{place}", self._deadline_s, self._reader.alive)
+            hear(self._channel, f"{key}/{place}", self._deadline_s)
             for place in range(1, self._world_size)
         ]
         self._channel.forget_list(key, self._world_size - 1)
