@@ -92,6 +92,7 @@ def asked(flags: Flags, seen: Seen | None = None) -> Asked:
     flags = _filled(flags, preset(flags))
     if not flags.gpus and seen is None:
         raise ValueError("--gpus missing: how large is the job? 16384, or 16384..100000")
+    _refuse_halves(flags)
     sizes = [seen.devices] if seen is not None and not flags.gpus else asking.sizes(flags.gpus)
     return Asked(
         sizes=sizes,
@@ -116,6 +117,14 @@ def asked(flags: Flags, seen: Seen | None = None) -> Asked:
         training=asking.training(flags.flops, flags.per_gpu),
         horizon_s=86_400 * checked("--days", flags.days, above=0),
     )
+
+
+def _refuse_halves(flags: Flags) -> None:
+    """Raise `ValueError` for a flag that means nothing without another one."""
+    if flags.memory_share is not None and not flags.memory_tier:
+        raise ValueError("--memory-share without --memory-tier: say where it lies, node or peer")
+    if flags.burst and not flags.storage:
+        raise ValueError("--burst without --storage: a peak is compared with what is sustained")
 
 
 def _filled(flags: Flags, known: Known | None) -> Flags:

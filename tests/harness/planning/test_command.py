@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.cli import main
-from harness.events import SCHEMA, Entry, Header
+from harness.events import SCHEMA, Cause, Entry, Header
 from harness.journal import encode
 from harness.rundir import RunDir
 from tests.harness.planning.runs import failing, many_causes
@@ -186,6 +186,16 @@ def test_a_plan_from_a_run(tmp_path, capsys):
     assert "5 failures in 40 h of training are not an MTBF of 8.0 hours: it is between" in out
 
 
+def test_two_runs_count_together(tmp_path, capsys):
+    one = written(tmp_path / "one", failing([10 * 3600, 10 * 3600], [Cause.NODE_LOSS], [3]))
+    two = written(tmp_path / "two", failing([20 * 3600], [], [3]))
+    of = told(capsys, "--from", one, two)
+    assert of["measured"]["runs"] == 2
+    assert of["sizes"][0]["mtbf_s"] == pytest.approx(40 * 3600)
+    assert main(["plan", "--from", one, "--restart", "1min", "--mtbf-job", "3h"]) == DONE
+    assert "the job fails once in 3 h" in capsys.readouterr().out
+
+
 def test_a_drill_is_called_one(tmp_path, capsys):
     run = write(tmp_path / "run", KILLED_ONCE).path
     assert main(["plan", "--from", str(run)]) == DONE
@@ -227,6 +237,8 @@ def test_a_run_without_a_restart_does_not_say_how_long_one_takes(tmp_path, capsy
             "unknown --memory-tier 'disk'; known: node, peer",
         ),
         (["--gpus", "8", "--stragglers", "1,2"], "is not noise[,slow-share,slowdown]"),
+        (["--gpus", "8", "--memory-share", "0.5"], "--memory-share without --memory-tier"),
+        (["--gpus", "8", "--burst", "7TB/s"], "--burst without --storage"),
         (["--gpus", "8", "--target", "1.5"], "--target = 1.5 is above 1"),
         (["--gpus", "8", "--flops", "1e20"], "--flops and --per-gpu go together"),
         (["--gpus", "8", "--seen", "3"], "is not failures/time"),
