@@ -77,6 +77,23 @@ def test_an_evaluation_before_its_step_is_finished_waits_for_it():
     assert evaluations(told) == [Evaluation(3.0, Mark(2, 20, 11.0, 5.0))]
 
 
+def test_steps_that_are_done_again_or_by_the_dead_count_once():
+    told = log(
+        *start(),
+        (10, 1, step(2)),
+        (12, 1, step(3)),
+        (14, 1, step(3)),
+        (15, 1, FailureDetected(0, Cause.SIGNAL, "SIGKILL")),
+        (16, 2, AttemptStarted(2)),
+        (17, 2, RestoreStarted()),
+        (18, 2, TrainingResumed(3, Tier.STORAGE, 1)),
+        (19, 1, step(4)),
+        (20, 2, step(4)),
+        *evaluated(20, 2, 4, 1.5),
+    )
+    assert evaluations(told) == [Evaluation(1.5, Mark(4, 40, 21.0, 5.0))]
+
+
 def test_the_first_evaluation_at_or_below_the_target_is_it():
     held = evaluations(WENT_BACK)
     assert reached(held, 2.0) == Reached(1.9, held[1].at, held[2].at)

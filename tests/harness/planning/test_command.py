@@ -147,6 +147,12 @@ def test_published_rates(capsys, name, gpus, hours):
     assert last["mtbf_s"] / 3600 == pytest.approx(hours, rel=3e-3)
 
 
+def test_flags_override_a_preset(capsys):
+    asked = ("--preset", "llama3", "--state", "4GB/gpu", "--storage", "4TB/s", "--mtbf-job", "3h")
+    only = told(capsys, *asked)["sizes"][0]
+    assert (only["save_s"], only["mtbf_s"], only["restart_s"]) == (16.384, 10_800, 600)
+
+
 def test_three_failures_in_an_hour_are_not_a_mean(capsys):
     assert main(["plan", "--gpus", "8", "--seen", "3/1h"]) == DONE
     out = capsys.readouterr().out
@@ -178,7 +184,8 @@ def test_a_plan_from_a_run(tmp_path, capsys):
     assert (only["gpus"], only["save_s"], only["restart_s"]) == (8, 2, 60)
     assert only["mtbf_s"] == pytest.approx(8 * 3600)
     low, high = only["goodput_within"]
-    assert low < only["goodput"] < high
+    assert low < only["goodput"] < high < 1
+    assert only["commit_s"] == pytest.approx(5)
     assert main(["plan", "--from", run, "--gpus", "8,64", "--restart", "5min"]) == DONE
     out = capsys.readouterr().out
     assert "a crash loop (one cause at one step, again and again) is one incident" in out

@@ -1,9 +1,12 @@
 """What runs say of failures: causes apart, loops once, time without failures counted."""
 
+from dataclasses import replace
+
 import pytest
 
-from harness.events import Cause
+from harness.events import Cause, StepTimed
 from harness.fleet import failure_rate
+from harness.planning.flags import Flags, asked
 from harness.planning.measured import seen
 from harness.timeline import timeline
 from tests.harness.planning.runs import H, failing, many_causes
@@ -42,6 +45,20 @@ def test_saves_and_restarts_are_measured():
     assert (found.runs, found.devices, found.relaunches) == (1, 8, 0)
 
 
+def test_flags_override_what_was_measured_and_the_rest_of_it_with_them():
+    found = seen({"run": timeline(many_causes())})
+    of = asked(Flags(), found)
+    assert of.sizes == [8]
+    assert of.save_s == pytest.approx(2)
+    assert of.commit_s == pytest.approx(5)
+    said = asked(Flags(save="1s", restart="9s"), found)
+    assert (said.save_s, said.commit_s, said.restart_s) == (1, None, 9)
+    written = asked(Flags(state="1GB/gpu", storage="1GB/s"), found)
+    assert (written.save_s, written.blocks_s(8)) == (None, 8)
+    instant = asked(Flags(), replace(found, save_s=0.0))
+    assert instant.job(8).save_s == 1e-9
+
+
 def test_two_lost_nodes_at_one_step_are_two_and_two_crashes_at_two_steps_are_two():
     causes = [Cause.NODE_LOSS, Cause.NODE_LOSS, Cause.EXIT, Cause.EXIT]
     found = seen({"run": timeline(failing([H] * 5, causes, [3, 3, 4, 5]))})
@@ -64,8 +81,10 @@ def test_an_end_that_is_no_failure_only_adds_time():
 
 
 def test_a_run_that_goes_on_is_counted_up_to_its_last_word():
-    going = failing([10 * H], [], [3])[:-1]
+    *going, last = failing([10 * H], [], [3])
     assert seen({"run": timeline(going)}).up_s == pytest.approx(7.5 * H)
+    lives = replace(last, event=StepTimed(3, 1, 1))
+    assert seen({"run": timeline([*going, lives])}).up_s == pytest.approx(10 * H)
 
 
 def test_a_hang_takes_as_long_as_it_took_to_notice():
