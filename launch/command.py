@@ -8,7 +8,7 @@ import sys
 from typing import NoReturn
 
 from harness.events import EXIT_CODES, Outcome
-from launch import options, warm
+from launch import options, warm, watch
 from launch.flags import UsageError
 
 USAGE = 2
@@ -28,12 +28,14 @@ def run(argv: list[str]) -> int:
         asked = options.parse(argv)
         from launch.launcher import launch
 
-        return launch(asked, threads)
+        status = launch(asked, threads)
     except KeyboardInterrupt:
         return EXIT_CODES[Outcome.INTERRUPTED]
     except UsageError as error:
         print(f"harness run: {error}\n(see harness run --help)", file=sys.stderr)  # noqa: T201
         return USAGE
+    watch.ignore()
+    return status
 
 
 def _leave(_number: int, _frame: object) -> NoReturn:

@@ -160,6 +160,7 @@ class _Launcher:
             agent = Agent(self._ranks, spawner, course.lead)
             agent.run()
             self._close(beside, recorder, course.ending)
+            watch.afterwards = EXIT_CODES[course.ending.outcome]
         self._report(course.ending)
         return course.ending
 

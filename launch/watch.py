@@ -9,7 +9,7 @@ import signal
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from types import FrameType
-from typing import Any, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -23,6 +23,9 @@ class HasDescriptor(Protocol):
 
 class Watch:
     """Owns the launcher's signals from entering to leaving; use it in the main thread."""
+
+    afterwards: int | None = None
+    """Exit status of a process that is told to end once nothing is waited for; None: as it was before."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -40,7 +43,8 @@ class Watch:
 
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            settled = self.afterwards is not None and handler is not signal.SIG_IGN
+            signal.signal(number, self._end if settled else handler)
         signal.set_wakeup_fd(-1)
         self._selector.close()
         os.close(self._reader)
@@ -61,6 +65,9 @@ class Watch:
         ready.discard(None)
         return ready, self._signals()
 
+    def _end(self, _number: int, _frame: FrameType | None) -> NoReturn:
+        os._exit(self.afterwards or 0)
+
     def _signals(self) -> list[int]:
         try:
             numbers = os.read(self._reader, 1024)
@@ -71,3 +78,9 @@ class Watch:
 
 def _only_wake(_number: int, _frame: FrameType | None) -> None:
     """The pipe says it all."""
+
+
+def ignore() -> None:
+    """Let no signal change how this process ends: not even the interpreter's end, which gives them back."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
@@ -140,3 +141,17 @@ def test_under_torchrun_ranks_save_and_leave_on_sigterm_too(bench: Bench):
     assert bench.events(DrainRequested) == [DrainRequested(30.0)]
     assert bench.events(RunFinished) == [RunFinished(Outcome.DRAINED, f"saved after step {step}")]
     assert report(bench.run_dir).standing is Standing.DRAINED
+
+
+def test_a_signal_after_the_end_does_not_change_how_the_run_ended(bench: Bench):
+    flags = ["--run", str(bench.run_dir.path), "--no-metrics", str(SCRIPTS / "steps.py"), "3"]
+    command = [sys.executable, "-m", "harness", "run", *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as run:
+        until(lambda: bench.run_dir.event_file("launcher-0").exists(), "it starts")
+        until(lambda: bench.events(RunFinished), "it ends")
+        while run.poll() is None:
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+                run.send_signal(number)
+            time.sleep(0.002)
+        printed = run.communicate(timeout=60)[0]
+    assert (run.returncode, b"Traceback" in printed) == (0, False), printed
