@@ -147,7 +147,7 @@ class _Launcher:
             beside = self._beside(stack, watch, recorder)
             course = Course(
                 renewed=self._renewed,
-                claim_attempt=lambda: store.claim_attempt(newest),
+                claim_attempt=lambda: store.claim_attempt(max(newest, recorder.attempt)),
                 recorder=recorder,
                 watch=watch,
                 requests=Requests(recorder, self._asked.grace_s, self._say),

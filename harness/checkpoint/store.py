@@ -79,10 +79,14 @@ class Store(Vault):
         """Mark the storage as this run's. Raises `StoreError` if it is another's."""
         self.make()
         try:
-            owner = self.owner()
+            self._check_owner()
         except FileNotFoundError:
             self.create(_RUN, sealed({"schema": SCHEMA, "run_id": self.run_id}))
-            owner = self.owner()
+            self._check_owner()
+
+    def _check_owner(self) -> None:
+        """Raise `StoreError` for another run's storage, and `FileNotFoundError` for nobody's."""
+        owner = self.owner()
         if owner != self.run_id:
             raise StoreError(
                 f"{self.root} holds the checkpoints of run {owner!r}, and this is run"
@@ -104,7 +108,16 @@ class Store(Vault):
         """The next attempt's number, which no one else has or ever gets; the first is 1.
 
         It is higher than `above`: a script may move its checkpoints after an attempt was claimed.
+        Raises `StoreError` for storage that is not this run's any more: an attempt would begin at step 1
+        again only because somebody emptied a bucket, or a disk is not there.
         """
+        try:
+            self._check_owner()
+        except FileNotFoundError:
+            raise StoreError(
+                f"{self.root} was emptied or replaced while the run was at work ({_RUN} is not there):"
+                " put its checkpoints back there, or start from nothing with --resume fresh"
+            ) from None
         number = max(above, self.newest_attempt()) + 1
         while not self.create(f"{_ATTEMPTS}/{number:05d}.claim", self._claim(number)):
             number += 1

@@ -1,5 +1,6 @@
 import sys
 import threading
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -89,6 +90,22 @@ def test_attempts_are_claimed_once_however_many_claim_at_once(store):
 
     assert sorted(claimed) == [1, 2, 3, 4, 5, 6, 7, 8]
     assert store.claim_attempt() == 9
+
+
+def test_no_attempt_is_claimed_in_storage_that_was_emptied_meanwhile(store):
+    store.claim_attempt()
+    for name in store.inventory():
+        store.delete(name)
+    with pytest.raises(StoreError, match="was emptied or replaced while the run was at work"):
+        store.claim_attempt()
+    assert store.inventory() == {}
+
+
+def test_no_attempt_is_claimed_in_storage_that_another_run_took_over(store):
+    store.delete("run.json")
+    replace(store, run_id="other").adopt()
+    with pytest.raises(StoreError, match="holds the checkpoints of run 'other'"):
+        store.claim_attempt()
 
 
 def test_attempt_numbers_go_on_past_five_digits(store):
