@@ -23,6 +23,8 @@ from launch.watchdog import Alarm
 
 HANG_PATIENCE_S = 0.5
 """How long stacks are waited for that tell who hangs: seconds have passed already."""
+_LITTLE_BYTES = 64 << 10
+"""With less room than this a disk is full: what a rank says may need more."""
 FORK_SERVER_DIED = Blame(None, Cause.HELPER, "the fork server died, and every rank with it", "")
 
 
@@ -93,7 +95,7 @@ class Aftermath:
         if decision.restart:
             return Again(decision.wait_s)
         _hand_up(agent, fault)
-        place = "" if fault.rank is None else f"; it said why in {_errors(agent, fault.rank)}"
+        place = "" if fault.rank is None else f"; {_why(agent, fault.rank)}"
         return Ending(Outcome.FAILED, f"{fault}; {decision.reason}{place}")
 
     def _failure(self, agent: Agent, fault: Blame, now_ns: int) -> Failure:
@@ -146,6 +148,21 @@ def _text(path: Path) -> str:
 
 def _errors(agent: Agent, rank: int) -> Path:
     return agent.run_dir.log(agent.attempt, rank, "err")
+
+
+def _why(agent: Agent, rank: int) -> str:
+    """Where a rank said why it failed, or that it had no room for it."""
+    errors, folder = _errors(agent, rank), agent.run_dir.path
+    if not _text(errors) and _is_full(folder):
+        return f"it could not say why, since no room is left in {folder}"
+    return f"it said why in {errors}"
+
+
+def _is_full(folder: Path) -> bool:
+    with suppress(OSError):
+        room = os.statvfs(folder)
+        return room.f_bavail * room.f_frsize < _LITTLE_BYTES
+    return False
 
 
 def _hand_up(agent: Agent, fault: Blame) -> None:

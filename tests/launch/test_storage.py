@@ -119,21 +119,58 @@ ls "$1/run/checkpoints" >&2
 """
 
 
-@pytest.mark.processes
-def test_a_full_disk_is_given_room_by_a_launch_that_is_told_how_many_checkpoints_are_enough(
-    tmp_path,
-):
+def on_a_small_disk(
+    tmp_path: Path, script: str, program: Path
+) -> "subprocess.CompletedProcess[str]":
+    """Run a script of bash that may mount a disk for itself alone."""
     try_out = ["unshare", "-rm", "mount", "-t", "tmpfs", "none", str(tmp_path)]
     if shutil.which("unshare") is None or subprocess.run(try_out, check=False).returncode != 0:
         pytest.skip("this process may not mount a small disk")
-    command = ["unshare", "-rm", "bash", "-c", FULL, "full"]
-    ended = subprocess.run(
-        [*command, str(tmp_path), sys.executable, str(STEPS)],
+    command = ["unshare", "-rm", "bash", "-c", script, "small"]
+    return subprocess.run(
+        [*command, str(tmp_path), sys.executable, str(program)],
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
+
+
+FILLING = """
+import os
+with open(os.environ["HARNESS_RUN_DIR"] + "/other", "wb", buffering=0) as file:
+    try:
+        while True:
+            file.write(bytes(4096))
+    except OSError:
+        pass
+raise ArithmeticError("no good")
+"""
+
+
+@pytest.mark.processes
+def test_a_rank_that_found_no_room_to_say_why_it_failed_is_not_said_to_have_said_it(
+    tmp_path, tmp_path_factory
+):
+    program = tmp_path_factory.mktemp("program") / "train.py"
+    program.write_text(FILLING)
+    script = """
+mount -t tmpfs -o size=2m none "$1"
+"$2" -m harness run --run "$1/run" --nproc-per-node 1 --no-metrics --max-restarts 0 "$3"
+"""
+    ended = on_a_small_disk(tmp_path, script, program)
+
+    assert ended.returncode == 1, ended.stderr
+    reason = f"it could not say why, since no room is left in {tmp_path}/run"
+    assert reason in ended.stderr
+    assert "it said why in" not in ended.stderr
+
+
+@pytest.mark.processes
+def test_a_full_disk_is_given_room_by_a_launch_that_is_told_how_many_checkpoints_are_enough(
+    tmp_path,
+):
+    ended = on_a_small_disk(tmp_path, FULL, STEPS)
 
     assert ended.returncode == 0, ended.stderr
     _, after = ended.stderr.split("FULL\n")
