@@ -50,7 +50,9 @@ def test_a_job_on_storage_that_misbehaves_ends_as_its_twin(job, twin, plan):
     events = [entry.event for entry in job.entries()]
     injected = {event.kind for event in events if isinstance(event, FaultInjected)}
     assert {"kill", "store.enospc"} <= injected
-    assert len([event for event in events if isinstance(event, SaveFailed)]) == 1
+    reasons = [event.reason for event in events if isinstance(event, SaveFailed)]
+    # The kill may end a save as well.
+    assert len([reason for reason in reasons if "no space left" in reason]) == 1
     assert any(isinstance(event, SaveCommitted) for event in events)
     assert len([event for event in events if isinstance(event, TrainingResumed)]) > 1
     assert "faults" in summary(RunDir.at(job.path))

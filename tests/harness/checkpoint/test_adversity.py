@@ -211,10 +211,10 @@ def test_a_disk_that_hangs_is_a_failed_save_and_what_it_does_later_is_not_seen(t
     run.timeout_s = 0.5
     assert run.attempt(body, 1, files={0: disk}) == [False]
     disk.free.set()
-    (late,) = [
-        thread for thread in threading.enumerate() if thread.name.startswith("storage-write")
-    ]
-    late.join(20)
+    late = [thread for thread in threading.enumerate() if thread.name.startswith("storage-write")]
+    assert late
+    for thread in late:
+        thread.join(20)
 
     assert run.steps() == [10]
     assert run.store().inventory().keys() == {
