@@ -28,6 +28,8 @@ from harness.simulation.command import simulate
 DONE = 0
 NO = 1
 USAGE = 2
+INTERRUPTED = 130
+"""As shells have it: 128 and the number of SIGINT."""
 GROUP = "harness.commands"
 DISTRIBUTION = "resilience-harness"
 CHECKPOINT = "checkpoint"
@@ -36,8 +38,14 @@ Flag = Parameter(negative="")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what `argv` says and return the exit status."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    """Do what `argv` says and return the exit status; whoever presses Ctrl-C knows why it ends."""
+    try:
+        return _obey(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _obey(arguments: list[str]) -> int:
     others = commands_of_other_rooms()
     if arguments and arguments[0] in others:
         return _of_another_room(others[arguments[0]], arguments[1:])

@@ -29,10 +29,16 @@ def echo(argv: list[str]) -> int:
     return 75
 
 
+def interrupted(argv: list[str]) -> int:
+    """End as Ctrl-C has it."""
+    raise KeyboardInterrupt
+
+
 @pytest.fixture
 def other_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [
         importlib.metadata.EntryPoint("echo", "tests.harness.test_cli:echo", cli.GROUP),
+        importlib.metadata.EntryPoint("ctrl-c", "tests.harness.test_cli:interrupted", cli.GROUP),
         importlib.metadata.EntryPoint("gone", "tests.harness.nowhere:gone", cli.GROUP),
     ]
     monkeypatch.setattr(
@@ -86,6 +92,11 @@ def test_the_first_sentence_of_another_rooms_command_is_read_without_importing_i
 def test_another_rooms_command_gets_all_its_arguments_and_gives_the_status(capsys, other_rooms):
     assert main(["echo", "--help", "--", "-x", "report"]) == 75
     assert capsys.readouterr().out == "given: --help -- -x report\n"
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(capsys, other_rooms):
+    assert main(["ctrl-c"]) == 130
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_command_that_cannot_be_loaded_is_one_line(capsys, other_rooms):
