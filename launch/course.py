@@ -12,7 +12,7 @@ from harness import events
 from harness.events import Outcome
 from harness.points import Point, reach
 from harness.recorder import Recorder
-from launch import causes, processes, stacks, witness
+from launch import causes, claims, processes, stacks, witness
 from launch.aftermath import Aftermath
 from launch.agent import Agent, StartError, UnkillableError
 from launch.beside import Beside
@@ -72,6 +72,7 @@ class Course:
         self._settle_until: float | None = None
         self._server_since_s = time.monotonic()
         self._servers_lived_s: list[float] = []
+        self._claims_failed = 0
 
     def lead(self, agent: Agent) -> bool:
         """Start attempts until the job ends; True if it is done."""
@@ -87,7 +88,8 @@ class Course:
         try:
             number = self._claim_attempt()
         except (OSError, ValueError) as error:
-            return Ending(Outcome.FAILED, f"no attempt can be claimed in the storage: {error}")
+            return self._unclaimed(error)
+        self._claims_failed = 0
         reach(Point.ATTEMPT)
         end: End
         try:
@@ -105,6 +107,14 @@ class Course:
         self._recorder.write(events.RanksStopped())
         stacks.forget_empty(agent.run_dir.incident(agent.attempt))
         return self._conclude(agent, end, fault)
+
+    def _unclaimed(self, error: Exception) -> Ending | Again:
+        self._claims_failed += 1
+        following = claims.decide(self._claims_failed, error)
+        if isinstance(following, Again):
+            soon = f"tried again in {following.wait_s:g} s"
+            self._say(f"no attempt can be claimed in the storage: {error}; {soon}")
+        return following
 
     def _begin(self, agent: Agent, attempt: int) -> None:
         world_size = agent.ranks.world_size

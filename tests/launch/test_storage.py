@@ -185,3 +185,25 @@ def test_a_full_disk_is_given_room_by_a_launch_that_is_told_how_many_checkpoints
         assert f"no room is left: the checkpoint of step {step} was deleted for it" in after
     assert "RAN 0" in after
     assert "step-00000006-" in after
+
+
+PLAN = """
+schema = 1
+seed = 1
+[[storage]]
+kind = "hang"
+operations = ["list"]
+name = "attempts"
+nth = 1
+"""
+
+
+@pytest.mark.processes
+def test_a_storage_that_hangs_as_an_attempt_is_claimed_is_waited_for(tmp_path):
+    (tmp_path / "plan.toml").write_text(PLAN)
+    flags = ["--faults", "plan.toml", "--checkpoints", f"chaos::file://{tmp_path}/kept"]
+    ended = launched(tmp_path, *flags, "--storage-timeout-s", "5", str(STEPS), "2")
+
+    assert ended.returncode == 0, ended.stderr
+    assert "no attempt can be claimed in the storage: [Errno 110]" in ended.stdout
+    assert "; tried again in 1 s" in ended.stdout

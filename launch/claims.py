@@ -1,0 +1,22 @@
+"""Whether an attempt that could get no number from the storage is tried again. Decides, from what failed how often.
+
+An outage passes, and a job that waited for it loses nothing; a refusal would only come again.
+"""
+
+from harness.checkpoint.patience import may_pass
+from harness.events import Outcome
+from launch import backoff
+from launch.ends import Again, Ending
+
+MOST_FAILURES = 6
+"""So many in a row, each after the storage's own time-out, and the job ends."""
+FIRST_WAIT_S, MOST_WAIT_S = 1.0, 60.0
+
+
+def decide(failures: int, error: Exception) -> Again | Ending:
+    """What follows the `failures`-th failure in a row to claim an attempt, which was `error`."""
+    if failures >= MOST_FAILURES or not may_pass(error):
+        times = f" {failures} times in a row" if failures > 1 else ""
+        reason = f"no attempt can be claimed in the storage{times}: {error}"
+        return Ending(Outcome.FAILED, reason)
+    return Again(backoff.wait_s(failures + 1, FIRST_WAIT_S, MOST_WAIT_S))
