@@ -127,8 +127,10 @@ def undone_if_refused(prepared: Prepared) -> Iterator[None]:
         yield
     except UsageError:
         if not prepared.continued:
-            prepared.run_dir.settings.unlink(missing_ok=True)
-            prepared.run_dir.tape.unlink(missing_ok=True)
+            run_dir = prepared.run_dir
+            spoilt = (run_dir.storage_faults, run_dir.storage_history, run_dir.event_file("store"))
+            for path in (run_dir.settings, run_dir.tape, *spoilt):
+                path.unlink(missing_ok=True)
         raise
 
 

@@ -207,3 +207,23 @@ def test_a_storage_that_hangs_as_an_attempt_is_claimed_is_waited_for(tmp_path):
     assert ended.returncode == 0, ended.stderr
     assert "no attempt can be claimed in the storage: [Errno 110]" in ended.stdout
     assert "; tried again in 1 s" in ended.stdout
+
+
+FLIPPED = """
+schema = 1
+seed = 1
+[[storage]]
+kind = "bit_flip"
+operations = ["read"]
+"""
+
+
+@pytest.mark.processes
+def test_a_run_whose_spoilt_storage_was_refused_can_be_asked_for_anew(tmp_path):
+    (tmp_path / "plan.toml").write_text(FLIPPED)
+    flags = ["--faults", "plan.toml", "--checkpoints", f"chaos::file://{tmp_path}/kept"]
+    refused = launched(tmp_path, *flags, str(STEPS), "2")
+    assert refused.returncode == 2, refused.stderr
+
+    anew = launched(tmp_path, str(STEPS), "2")
+    assert anew.returncode == 0, anew.stderr
