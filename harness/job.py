@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from harness import events, exactness, session, settings
 from harness.arming import arm_from
 from harness.batches import Batches
+from harness.checkpoint.refusals import told_as_outage
 from harness.checkpoint.restore import choose
 from harness.checkpoint.save import Checkpointer
 from harness.components import Protected
@@ -89,8 +90,9 @@ class Job:
         )
         enrol(self._voice, member, agreed)
         reach(Point.JOIN)
-        self._store = checkpoint_store(self.run_dir, agreed.run_id, self.settings)
-        self._found = self._choose(member.restart_count)
+        with told_as_outage(self.settings.checkpoints or str(self.run_dir.checkpoints)):
+            self._store = checkpoint_store(self.run_dir, agreed.run_id, self.settings)
+            self._found = self._choose(member.restart_count)
         self._voice.show(mark=Mark.GROUPING)
         form_group(self._voice, member, messages, self.device)
         self._voice.show(mark=Mark.SETTING_UP)

@@ -79,6 +79,11 @@ class RunDir:
         return self.path / "checkpoints"
 
     @property
+    def storages(self) -> Path:
+        """Where the run has kept checkpoints: a place that was its own and is empty was emptied."""
+        return self.path / "storages.json"
+
+    @property
     def logs(self) -> Path:
         """Folder of what the ranks printed."""
         return self.path / "logs"

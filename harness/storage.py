@@ -1,6 +1,7 @@
 """Opens the storage that a run's settings name; for ranks, the launcher and the saver alike."""
 
 import errno
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -8,13 +9,19 @@ from harness.checkpoint import retention
 from harness.checkpoint.policy import Spared
 from harness.checkpoint.probe import probe
 from harness.checkpoint.store import Store, StoreError
+from harness.replace import replace_file
 from harness.rundir import RunDir
 from harness.settings import Settings
 
 
 def checkpoint_store(run_dir: RunDir, run_id: str, asked: Settings) -> Store:
-    """The store that the run's checkpoints are in."""
-    return Store.open(_url(run_dir, asked), run_id, **options(asked))
+    """The store that the run's checkpoints are in, made the run's own the first time.
+
+    Raises `StoreError` where it was emptied since: an attempt would begin at step 1 again unseen.
+    """
+    store = Store.at(_url(run_dir, asked), run_id, **options(asked))
+    _own(store, run_dir, asked)
+    return store
 
 
 def probed_store(
@@ -34,7 +41,7 @@ def probed_store(
         lines = _probed_again(store, asked)
     for line in lines:
         warn(line)
-    store.adopt()
+    _own(store, run_dir, asked)
     return store
 
 
@@ -64,6 +71,25 @@ def way_out(asked: Settings) -> str:
         "make room, or say how many checkpoints are enough when it is full: --keep-when-full N"
         f" (now 0, and {asked.keep} are kept)"
     )
+
+
+def _own(store: Store, run_dir: RunDir, asked: Settings) -> None:
+    """Make the storage the run's own, once; the run directory remembers that it was."""
+    known = _known(run_dir)
+    if store.root in known and asked.resume != "fresh":
+        store.check_kept()
+        return
+    store.adopt()
+    roots = sorted(known | {store.root})
+    replace_file(run_dir.storages, json.dumps({"schema": 1, "roots": roots}).encode())
+
+
+def _known(run_dir: RunDir) -> set[str]:
+    """The roots that were the run's own; without a list that can be read, none."""
+    try:
+        return set(json.loads(run_dir.storages.read_bytes())["roots"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return set()
 
 
 def _probed_again(store: Store, asked: Settings) -> list[str]:

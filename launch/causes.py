@@ -8,6 +8,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from harness.checkpoint.refusals import OutageError
 from harness.events import Cause
 from launch.exits import Exit, Raised, ending, signal_name
 from launch.stacks import Doing
@@ -160,5 +161,7 @@ def _signature(exit_: Exit) -> str:
     if is_consequence(exit_) or -exit_.status in FROM_OUTSIDE or _is_told_worker(exit_):
         return ""
     if exit_.raised is not None:
+        if exit_.raised.kind == OutageError.__name__:
+            return ""  # the same again and again is what an outage looks like, and no mistake
         return f"{exit_.raised.message} at {exit_.raised.where}"
     return ending(exit_.status)

@@ -12,11 +12,8 @@ from harness.checkpoint.load import Found
 from harness.checkpoint.manifest import DamagedError, Place, UnansweredError
 from harness.checkpoint.messages import Channel, SilenceError
 from harness.checkpoint.reading import Reader
+from harness.checkpoint.refusals import OutageError, RestoreError
 from harness.events import Rejection
-
-
-class RestoreError(ValueError):
-    """There is no state that this attempt may start from."""
 
 
 class Do(StrEnum):
@@ -32,6 +29,8 @@ class Do(StrEnum):
     """Start from nothing."""
     FAIL = "fail"
     """Give up, for `error`."""
+    TRY_LATER = "try later"
+    """Give up, for `error`, which may pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +89,8 @@ def follow(channel: Channel, reader: Reader, here: Here, deadline_s: float) -> F
                 return None
             case Do.FAIL:
                 raise RestoreError(word.error)
+            case Do.TRY_LATER:
+                raise OutageError(word.error)
             case _:
                 assert_never(word.do)
     raise AssertionError("rank 0 comes to an end")

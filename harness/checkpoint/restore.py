@@ -17,13 +17,14 @@ from harness.checkpoint.audit import (
     verify,
     was_set_aside,
 )
-from harness.checkpoint.follow import Do, Here, Report, RestoreError, Word, follow, hear, tried
+from harness.checkpoint.follow import Do, Here, Report, Word, follow, hear, tried
 from harness.checkpoint.lineage import Chain
 from harness.checkpoint.load import Found
 from harness.checkpoint.manifest import DamagedError, Manifest, Place, UnansweredError
 from harness.checkpoint.messages import Channel, Messages
 from harness.checkpoint.reading import Reader, this_node
 from harness.checkpoint.recall import recall
+from harness.checkpoint.refusals import OutageError, RestoreError, told_as_outage
 from harness.checkpoint.store import Store, record_of
 from harness.checkpoint.tell import Records, said, warn
 from harness.events import CheckpointRejected, Rejection
@@ -47,7 +48,7 @@ def choose(
     `resume` is `auto`, `fresh` or a step. Ranks of one `node` share what they read; None is the
     machine that this is. Raises `RestoreError`, on all ranks alike, if a step that was asked for is
     not there whole, if nothing is whole where something was committed, or if a rank is not heard of
-    for `deadline_s` seconds. `alive` is called for each portion that this rank reads.
+    for `deadline_s` seconds; `OutageError`, which is one, if the storage cannot be asked. `alive` is called for each portion that this rank reads.
     """
     reach(Point.RESTORE)
     channel = Channel(messages, f"restore-{attempt}/")
@@ -57,9 +58,11 @@ def choose(
             return follow(channel, reader, here, deadline_s)
         leader = _Leader(store, channel, reader, here, world_size, attempt, recorder, deadline_s)
         try:
-            return leader.choose(resume)
+            with told_as_outage(store.root):
+                return leader.choose(resume)
         except BaseException as error:
-            leader.say(Word(Do.FAIL, error=str(error) or type(error).__name__))
+            do = Do.TRY_LATER if isinstance(error, OutageError) else Do.FAIL
+            leader.say(Word(do, error=str(error) or type(error).__name__))
             raise
 
 
@@ -147,7 +150,7 @@ class _Leader:
     def _tried(self, place: Place, found: list[Found]) -> Report | None:
         """Let all ranks make their state of `place`; the first report that it cannot be used, or None.
 
-        Raises `RestoreError` where a rank cannot tell: in an outage nobody walks back.
+        Raises `OutageError` where a rank cannot tell: then nobody walks back.
         """
         found.clear()
         bad = self._read(place) or self._build(found)
@@ -156,7 +159,7 @@ class _Leader:
         return bad
 
     def _check_answers(self, place: Place) -> None:
-        """Raise `RestoreError` unless the storage answers but for files of `place`."""
+        """Raise `OutageError` unless the storage answers but for files of `place`."""
         mine = tried(0, self._look)
         if mine.outage or mine.rejection is not None:
             raise self._unanswered(place, mine)
@@ -165,8 +168,8 @@ class _Leader:
         with told_as_damage():
             self._store.owner()
 
-    def _unanswered(self, place: Place, report: Report) -> RestoreError:
-        return RestoreError(
+    def _unanswered(self, place: Place, report: Report) -> OutageError:
+        return OutageError(
             f"{place.name} in {self._store.root} cannot be read now (rank {report.rank}:"
             f" {report.outage or report.reason}): that is no damage, so nothing older is resumed from;"
             " launch it again once that has passed, or name another step (--resume STEP)"

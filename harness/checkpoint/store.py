@@ -93,6 +93,16 @@ class Store(Vault):
                 f" {self.run_id!r}: give each run a place of its own"
             )
 
+    def check_kept(self) -> None:
+        """Raise `StoreError` unless the storage, which was this run's, still is."""
+        try:
+            self._check_owner()
+        except FileNotFoundError:
+            raise StoreError(
+                f"{self.root} was emptied or replaced since the run has used it ({_RUN} is not"
+                " there): put its checkpoints back there, or start from nothing with --resume fresh"
+            ) from None
+
     def owner(self) -> str:
         """The run that keeps its checkpoints here, read anew. Raises `FileNotFoundError`."""
         run_id: str = self._fields(_RUN, run_id=str)["run_id"]
@@ -111,13 +121,7 @@ class Store(Vault):
         Raises `StoreError` for storage that is not this run's any more: an attempt would begin at step 1
         again only because somebody emptied a bucket, or a disk is not there.
         """
-        try:
-            self._check_owner()
-        except FileNotFoundError:
-            raise StoreError(
-                f"{self.root} was emptied or replaced while the run was at work ({_RUN} is not there):"
-                " put its checkpoints back there, or start from nothing with --resume fresh"
-            ) from None
+        self.check_kept()
         number = max(above, self.newest_attempt()) + 1
         while not self.create(f"{_ATTEMPTS}/{number:05d}.claim", self._claim(number)):
             number += 1

@@ -17,7 +17,7 @@ from fsspec.core import url_to_fs
 from faultinject import rulefile, tapefile
 from faultinject.tape import Tape
 from harness import settings
-from harness.checkpoint.follow import RestoreError
+from harness.checkpoint.refusals import RestoreError
 from harness.checkpoint.store import Store
 from harness.events import CheckpointRejected, FaultInjected, Rejection, SaveCommitted, SaveFailed
 from harness.journal import read

@@ -103,6 +103,11 @@ def test_an_early_exit_tells_how_far_it_came():
     assert blame([Exit(1, 3, at_ns=1)]) == Blame(1, Cause.EXIT, "exit code 3", "exit code 3")
 
 
+def test_an_outage_of_the_storage_is_no_mistake_however_often_it_is_met():
+    raised = Raised("OutageError", "OutageError: s3://b cannot be used now", "job.py:90", at_ns=1)
+    assert blame([Exit(0, 1, at_ns=2, raised=raised)]).signature == ""
+
+
 def test_only_what_the_program_did_leaves_a_signature():
     assert blame([Exit(0, -11, at_ns=1)]).signature == "SIGSEGV"
     assert [blame([Exit(0, -number, at_ns=1)]).signature for number in (9, 15, 2, 1)] == [""] * 4

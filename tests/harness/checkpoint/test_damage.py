@@ -9,9 +9,9 @@ import pytest
 import xxhash
 
 from harness.checkpoint.audit import is_sound
-from harness.checkpoint.follow import RestoreError
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.reading import Reader
+from harness.checkpoint.refusals import RestoreError
 from harness.checkpoint.store import Store
 from harness.events import CheckpointRejected, Rejection
 from tests.harness.checkpoint.world import FullDisk, Run

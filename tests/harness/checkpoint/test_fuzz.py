@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.distributed import HashStore
 
-from harness.checkpoint.follow import RestoreError
 from harness.checkpoint.manifest import (
     Commit,
     DamagedError,
@@ -21,6 +20,7 @@ from harness.checkpoint.manifest import (
     encode_commit,
     record,
 )
+from harness.checkpoint.refusals import RestoreError
 from harness.checkpoint.restore import choose
 from harness.checkpoint.store import Store, StoreError
 from tests.damage import DEEP, WILD, flipped, spoilt

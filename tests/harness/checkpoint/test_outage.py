@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from harness.checkpoint import vault
-from harness.checkpoint.follow import RestoreError
 from harness.checkpoint.patience import Limits
+from harness.checkpoint.refusals import OutageError
 from harness.checkpoint.store import Store
 from harness.events import CheckpointRejected, Rejection
 from tests.harness.checkpoint.world import FullDisk, Run
@@ -53,7 +53,7 @@ OUTAGES = [
 def test_an_outage_costs_no_step(run, error, rank):
     part = "step-00000020"
     said = rf"step-00000020-1 in .* cannot be read now \(rank {rank}: .*{error.strerror}.*no damage"
-    with pytest.raises(RestoreError, match=said):
+    with pytest.raises(OutageError, match=said):
         run.attempt(lambda rank: rank.found, files={rank: Down(part, error)})
 
     assert run.log.of(CheckpointRejected) == []
@@ -80,7 +80,7 @@ def test_a_disk_that_reads_nothing_is_an_outage(run):
             return super()._open(path, mode)
 
     gone = Gone("step-00000020-1/state.json", broken)
-    with pytest.raises(RestoreError, match=r"step-00000020-1 in .* cannot be read now"):
+    with pytest.raises(OutageError, match=r"step-00000020-1 in .* cannot be read now"):
         run.attempt(lambda rank: rank.found, 1, files={0: gone})
     assert [found.step for found in run.choose()] == [20, 20]
 
@@ -96,5 +96,5 @@ def test_a_file_that_can_be_read_the_second_time_is_read(run):
 def test_the_newest_that_was_noted_is_not_forgotten_in_an_outage(run, monkeypatch):
     monkeypatch.setattr(Store, "committed", lambda store: [])  # a listing of some time ago
 
-    with pytest.raises(TimeoutError, match="did not answer"):
+    with pytest.raises(OutageError, match=r"cannot be used now: .*did not answer"):
         run.attempt(lambda rank: rank.found, 1, files={0: Down("newest.json", OUTAGES[0])})

@@ -13,9 +13,9 @@ from torch import nn
 from harness import points
 from harness.checkpoint.arena import Address, Arena, Span, layout, scattered
 from harness.checkpoint.audit import manifest_of
-from harness.checkpoint.follow import RestoreError
 from harness.checkpoint.load import load
 from harness.checkpoint.manifest import Place
+from harness.checkpoint.refusals import RestoreError
 from harness.components import Protected
 from harness.events import CheckpointRejected
 from harness.points import Point

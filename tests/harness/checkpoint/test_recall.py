@@ -5,9 +5,9 @@ import json
 import pytest
 import xxhash
 
-from harness.checkpoint.follow import RestoreError
 from harness.checkpoint.lineage import Departure
 from harness.checkpoint.manifest import COMMIT, decode_commit, encode_commit
+from harness.checkpoint.refusals import RestoreError
 from harness.checkpoint.store import record_of
 from tests.harness.checkpoint.world import Run
 

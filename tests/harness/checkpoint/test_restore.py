@@ -8,9 +8,9 @@ from torch.distributed import HashStore
 from harness import points
 from harness.checkpoint.arena import Arena
 from harness.checkpoint.audit import manifest_of
-from harness.checkpoint.follow import RestoreError
 from harness.checkpoint.lineage import Departure
 from harness.checkpoint.load import read
+from harness.checkpoint.refusals import RestoreError
 from harness.checkpoint.restore import choose
 from harness.checkpoint.store import Store
 from harness.checkpoint.tree import DTYPES

@@ -96,7 +96,7 @@ def test_no_attempt_is_claimed_in_storage_that_was_emptied_meanwhile(store):
     store.claim_attempt()
     for name in store.inventory():
         store.delete(name)
-    with pytest.raises(StoreError, match="was emptied or replaced while the run was at work"):
+    with pytest.raises(StoreError, match="was emptied or replaced since the run has used it"):
         store.claim_attempt()
     assert store.inventory() == {}
 

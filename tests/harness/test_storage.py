@@ -1,0 +1,55 @@
+"""The storage of a run is its own once, and is not begun anew behind its back."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.checkpoint.store import StoreError
+from harness.rundir import RunDir
+from harness.settings import Settings
+from harness.storage import checkpoint_store, probed_store
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    run_dir = RunDir.at(tmp_path / "run")
+    run_dir.create()
+    return run_dir
+
+
+def silent(line: str) -> None:
+    raise AssertionError(line)
+
+
+def test_a_storage_that_was_emptied_is_no_new_one(run_dir):
+    asked = Settings()
+    store = probed_store(run_dir, "run", asked, silent)
+    assert store.claim_attempt() == 1
+    assert checkpoint_store(run_dir, "run", asked).newest_attempt() == 1
+
+    shutil.rmtree(run_dir.checkpoints)
+    for way in (
+        lambda: checkpoint_store(run_dir, "run", asked),
+        lambda: probed_store(run_dir, "run", asked, silent),
+        store.claim_attempt,
+    ):
+        with pytest.raises(StoreError, match=r"was emptied or replaced .* --resume fresh"):
+            way()
+
+
+def test_whoever_starts_from_nothing_may_have_emptied_the_storage(run_dir):
+    probed_store(run_dir, "run", Settings(), silent)
+    shutil.rmtree(run_dir.checkpoints)
+
+    fresh = checkpoint_store(run_dir, "run", replace(Settings(), resume="fresh"))
+    assert fresh.claim_attempt() == 1
+    assert checkpoint_store(run_dir, "run", Settings()).newest_attempt() == 1
+
+
+def test_another_storage_of_the_same_run_is_made_its_own_too(run_dir, tmp_path):
+    probed_store(run_dir, "run", Settings(), silent)
+
+    other = checkpoint_store(run_dir, "run", Settings(checkpoints=str(tmp_path / "other")))
+    assert other.owner() == "run"
