@@ -29,6 +29,7 @@ from harness.simulation.draws import stream
 from harness.simulation.failures import Failure, Failures
 from harness.simulation.loop import Costs
 from harness.simulation.options import Options
+from harness.simulation.rounds import fast_comes_first, round_of
 from harness.simulation.saves import Saved, Saves
 from harness.simulation.spares import Pool
 from harness.simulation.teller import Teller
@@ -69,6 +70,7 @@ class SimulatedJob:
         self._costs, self._options, self._appearance = costs, options, appearance
         self._trouble = Trouble(failures, options.corruption, options.exposure, seed)
         self._teller = Teller(appearance.save_bytes)
+        self._round = round_of(costs, options)
         self._saves = Saves()
         self._pool = None if options.spares is None else Pool(options.spares.count)
         self._factor = 1.0
@@ -85,6 +87,8 @@ class SimulatedJob:
         teller.say(0.0, RunStarted(self._appearance.run_id, self._appearance.ranks, TOOL))
         self._begin(0.0, Stage.RENDEZVOUS, {})
         while self.now_s < self._costs.horizon_s:
+            if not teller.heard:
+                self._skip()
             self._interval()
             yield from teller.told
             teller.told.clear()
@@ -118,13 +122,30 @@ class SimulatedJob:
         if leaves:
             self._leave()
 
+    def _skip(self) -> None:
+        """Pass over the rounds in which nothing happens, from a state in storage to the like."""
+        trouble, stored = self._trouble, self._saves.newest_stored
+        if stored.worked_s != self.kept_s:
+            return
+        until_s = min(trouble.stop(self.now_s).at_s, self._maintenance_s, self._costs.horizon_s)
+        if trouble.corrupt_s > self.now_s:
+            until_s = min(until_s, trouble.corrupt_s)
+        count = self._round.undisturbed(self.now_s, stored.durable_s, until_s)
+        if count == 0:
+            return
+        self.now_s += count * self._round.lasts_s
+        self.kept_s += count * self._round.work_s
+        self.useful_s += count * self._round.work_s / self._factor
+        self._teller.step += count * self._round.saves
+        self._keep(Tier.STORAGE, self.now_s - self._costs.save_s)
+
     def _due(self) -> tuple[Tier, float, bool]:
         """The next save, the work before it, and whether the job leaves after it."""
         # More than an interval may have been done, where the save for it failed.
         done_s = self.kept_s - self._saves.newest_stored.worked_s
         tier, work_s = Tier.STORAGE, max(0.0, self._costs.interval_s - done_s)
         fast = self._options.fast
-        if fast is not None and fast.interval_s < work_s:
+        if fast is not None and fast_comes_first(fast, work_s):
             tier, work_s = Tier.MEMORY, fast.interval_s
         if self._maintenance_s - self.now_s < work_s:
             return Tier.STORAGE, self._maintenance_s - self.now_s, True
@@ -154,10 +175,16 @@ class SimulatedJob:
             durable_s = max(self.now_s, before_s) + self._options.commit_s
         step, attempt = self._teller.step, self._teller.attempt
         saved = Saved(step, tier, attempt, taken_s, durable_s, self.kept_s, self.useful_s)
-        self._saves.add(saved)
-        self._teller.commit(saved)
+        self._hold(saved)
+        if self._options.fast is not None and tier is Tier.STORAGE:
+            # What goes to storage passes through the fast tier, and stays there as well.
+            self._hold(saved._replace(tier=Tier.MEMORY, durable_s=self.now_s))
         if self._trouble.corrupt_s > self.now_s:
             self._saves.prune(self.now_s)
+
+    def _hold(self, saved: Saved) -> None:
+        self._saves.add(saved)
+        self._teller.commit(saved)
 
     def _leave(self) -> None:
         """Planned maintenance: everything is saved; the job leaves, and starts again afterwards."""

@@ -3,6 +3,7 @@
 import math
 import random
 import statistics
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -184,7 +185,39 @@ def test_two_tiers_each_at_its_own_interval():
         (5, Tier.MEMORY, 2),
         (10, Tier.MEMORY, 3),
         (14, Tier.STORAGE, 4),
+        (14, Tier.MEMORY, 4),
     ]
+
+
+def test_what_went_to_storage_stands_in_the_fast_tier_too():
+    # memory at 5, storage at 11; fails at 12, and the copy in memory stands: back in 1 s
+    fast = FastTier(interval_s=4, save_s=1, restart_s=1, share=1.0)
+    entries = run(Costs(8, 2, 5, 13), Instants([12]), Options(fast=fast))
+    at_s, event = events(entries, TrainingResumed)[-1]
+    assert (at_s, event.tier, event.step) == (13, Tier.MEMORY, 3)
+    lost = run(Costs(8, 2, 5, 13), Instants([12]), Options(fast=replace(fast, share=0.0)))
+    at_s, event = events(lost, TrainingResumed)[-1]
+    assert (at_s, event.tier, event.step) == (17, Tier.STORAGE, 3)
+
+
+def test_a_state_whose_save_to_storage_failed_stands_in_the_fast_tier():
+    # storage from 9 to 11, durable at 21; fails at 12: nothing is in storage yet
+    fast = FastTier(interval_s=4, save_s=1, restart_s=1, share=1.0)
+    options = Options(fast=fast, commit_s=10)
+    entries = run(Costs(8, 2, 5, 14), Instants([12]), options)
+    assert [(at, event.tier) for at, event in events(entries, SaveFailed)] == [(12, Tier.STORAGE)]
+    at_s, event = events(entries, TrainingResumed)[-1]
+    assert (at_s, event.tier, event.step) == (13, Tier.MEMORY, 3)
+    assert seconds(entries)["lost"] == 1
+    lost = run(Costs(8, 2, 5, 14), Instants([12]), replace(options, fast=replace(fast, share=0.0)))
+    assert events(lost, TrainingResumed)[-1] == (17, TrainingResumed(0, None, None))
+
+
+def test_intervals_that_are_multiples_make_no_save_of_a_rounding_error():
+    fast = FastTier(interval_s=0.1, save_s=0.0, restart_s=1, share=1.0)
+    entries = run(Costs(0.3, 0.0, 5, 30), EVER, Options(fast=fast))
+    kinds = [event.tier for _, event in events(entries, SaveStarted)]
+    assert kinds == [Tier.MEMORY, Tier.MEMORY, Tier.STORAGE] * 100
 
 
 @pytest.mark.parametrize(
@@ -344,8 +377,8 @@ def test_two_tiers_reach_what_was_simulated_elsewhere(share, expected):
     ]
     fast = FastTier(intervals[0], 3, 120, share)
     costs = Costs(intervals[1], 33, 600, 4e6)
-    told = goodputs(costs, Exponential(mtbf_s), Options(fast=fast), range(8))
-    assert_mean(told, expected, slack=7e-4)  # published to three digits
+    told = goodputs(costs, Exponential(mtbf_s), Options(fast=fast), range(16))
+    assert statistics.fmean(told) == pytest.approx(expected, abs=0.002)  # published to three digits
 
 
 def test_a_slow_commit_adds_its_length_to_what_is_lost():
@@ -393,7 +426,7 @@ def test_a_run_without_a_word_goes_as_one_that_is_told():
     told = SimulatedJob(Costs(900, 60, 600, 2e5), Renewal(Exponential(5000)), options, 3)
     whole = split(timeline(told.entries()))
     silent = SimulatedJob(Costs(900, 60, 600, 2e5), Renewal(Exponential(5000)), options, 3)
-    assert silent.goodput() == told.kept_s / told.now_s
+    assert silent.goodput() == pytest.approx(told.kept_s / told.now_s, rel=1e-12)
     # the end waits for the last commit, which is no work
     assert whole.kept_ns == pytest.approx(told.kept_s * S, rel=1e-12)
 
