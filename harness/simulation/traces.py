@@ -54,9 +54,9 @@ def _of_csv(text: str) -> list[float]:
 
 
 def gaps(instants: Sequence[float], mean_s: float) -> Observed:
-    """The law of the gaps between `instants`, stretched to another mean."""
+    """The law of the gaps between `instants`, stretched to another mean; their order is not kept."""
     seen = [later - earlier for earlier, later in pairwise(instants)]
     if not seen:
         raise ValueError("a trace with one failure has no gap to draw from: give a longer one")
     stretch = mean_s / (math.fsum(seen) / len(seen))
-    return Observed([gap * stretch for gap in seen])
+    return Observed(sorted(gap * stretch for gap in seen))

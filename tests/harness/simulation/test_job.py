@@ -147,6 +147,47 @@ def test_a_failure_during_a_restart_begins_another():
     assert [at for at, _ in events(textbook, FailureDetected)] == [15]
 
 
+class InTurn:
+    """Failures with these gaps, whatever is asked from when on."""
+
+    def __init__(self, *gaps_s: float) -> None:
+        self.gaps_s = gaps_s
+
+    def begin(self, _draw: Draw, /) -> Next:
+        left = iter(self.gaps_s)
+        return lambda now_s: Failure(now_s + next(left))
+
+
+def test_failures_that_strike_at_any_time_follow_each_other_and_not_the_restarts():
+    # fails at 15, known at 17; at 18, known at 20, back at 25; at 48
+    options = Options(exposure=Exposure.ALWAYS, detection=Constant(2))
+    entries = run(Costs(10, 1, 5, 49), InTurn(15, 3, 30, 1e9), options)
+    assert [at for at, _ in events(entries, FailureDetected)] == [17, 20, 50]
+    assert [at for at, _ in events(entries, TrainingResumed)] == [0, 25, 55]
+
+
+def test_a_failure_before_the_last_one_was_noticed_is_the_same_failure():
+    # fails at 15, known at 19; what fails at 18 is already down
+    options = Options(exposure=Exposure.ALWAYS, detection=Constant(4))
+    entries = run(Costs(10, 1, 5, 49), InTurn(15, 3, 30, 1e9), options)
+    assert [at for at, _ in events(entries, FailureDetected)] == [19, 52]
+
+
+def test_a_failure_of_a_job_that_has_left_hits_nothing_and_the_next_follows_it():
+    # leaves at 31, back at 43; failures at 35, which hits nothing, and 57
+    options = Options(exposure=Exposure.ALWAYS, maintenance=Maintenance(every_s=30, down_s=7))
+    entries = run(Costs(10, 1, 5, 57), InTurn(35, 22, 1e9), options)
+    assert [at for at, _ in events(entries, DrainRequested)] == [31]
+    assert [at for at, _ in events(entries, FailureDetected)] == [57]
+
+
+def test_what_becomes_durable_after_the_failure_is_lost_however_late_that_is_noticed():
+    # the save of [10, 11) would be durable at 15; fails at 14, known at 20
+    options = Options(commit_s=4, detection=Constant(6))
+    entries = run(Costs(10, 1, 5, 24), Instants([14]), options)
+    assert [event.step for _, event in events(entries, TrainingResumed)] == [0, 0]
+
+
 def test_a_save_that_is_durable_later_is_lost_with_the_job():
     # the save of [10, 11) is durable at 15: a failure at 14 goes back to the beginning
     early = run(Costs(10, 1, 5, 20), Instants([14]), Options(commit_s=4))

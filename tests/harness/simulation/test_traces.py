@@ -1,8 +1,11 @@
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 
+from harness.simulation.laws import Observed, Weibull
 from harness.simulation.traces import gaps, instants_s
+from harness.theory import best_goodput
 
 TRACE = Path(__file__).with_name("trace.json")
 DAY = 86_400
@@ -61,3 +64,35 @@ def test_gaps_are_stretched_to_another_mean():
 def test_one_failure_has_no_gap():
     with pytest.raises(ValueError, match=r"^a trace with one failure has no gap"):
         gaps([1.0], 5)
+
+
+# ── what real gaps do to goodput ────────────────────────────────────────────────────────────────
+
+
+def best_goodput_of(law: Observed, save_s: float, restart_s: float) -> float:
+    """Exact for gaps drawn independently from `law`: whole intervals over all time, at the best one."""
+    seen = law.durations_s
+    cycles_s = sum(seen) + restart_s * len(seen)
+
+    def reached(interval_s: float) -> float:
+        return interval_s * sum(gap // (interval_s + save_s) for gap in seen) / cycles_s
+
+    return max(reached(interval_s) for interval_s in range(200, 1500, 10))
+
+
+@pytest.mark.parametrize(
+    ("mtbf_s", "once", "one_by_one"), [(11_160, 0.31, 0.64), (1_828.8, 0.88, 1.42)]
+)
+def test_real_gaps_move_goodput_by_less_where_faults_of_one_instant_are_one_failure(
+    mtbf_s, once, one_by_one
+):
+    # as in the trace of InfiniteHBD: 528 gaps of Weibull shape 0.62, and 55 faults beside another one
+    spread = Weibull(1.0, 0.62)
+    alone = list(accumulate(spread.quantile_s((place + 0.5) / 528) for place in range(528)))
+    instants = [0.0, *alone]
+    textbook = best_goodput(33, 600, mtbf_s)
+    moved = [
+        100 * (best_goodput_of(gaps(seen, mtbf_s), 33, 600) - textbook)
+        for seen in (instants, sorted([*instants, *alone[::9][:55]]))
+    ]
+    assert moved == pytest.approx([once, one_by_one], abs=0.02)
