@@ -338,6 +338,24 @@ def test_a_rack_takes_as_many_spares_as_it_has_nodes():
     assert Pool(free=0).replace(0, [7, 3]) == 7
 
 
+def test_a_failure_of_many_nodes_waits_for_a_spare_for_each():
+    # one spare for the two nodes that fail at 15: the other is repaired at 115
+    class OnTwoNodes:
+        def begin(self, _draw: Draw, /) -> Next:
+            return lambda now_s: Failure(15 if now_s < 15 else 1e9, (2, 3))
+
+    options = Options(spares=Spares(1, Constant(100)))
+    entries = run(Costs(10, 1, 5, 121), OnTwoNodes(), options)
+    assert [at for at, _ in events(entries, TrainingResumed)] == [0, 120]
+
+
+def test_the_wait_for_a_node_begins_when_the_failure_is_noticed():
+    # no spare: fails at 15, known at 18; the repair of 100 s begins then
+    options = Options(spares=Spares(0, Constant(100)), detection=Constant(3))
+    entries = run(Costs(10, 1, 5, 124), Instants([15]), options)
+    assert [at for at, _ in events(entries, TrainingResumed)] == [0, 123]
+
+
 def test_stragglers_make_each_interval_hold_less():
     # a step takes as long as the slowest of four: an interval of 10 s holds less than 10 s of work
     slow = Stragglers(devices=4, slow_share=1.0, slowdown=2.0)

@@ -117,6 +117,13 @@ def test_lemons_fail_more_often_and_the_job_as_often_as_it_is_said_to():
     assert {f.nodes[0] for f in failures} == set(range(100))
 
 
+def test_each_lemon_fails_as_often_as_another_and_so_does_each_ordinary_node():
+    following = Lemons(8, 1000, lemon_share=0.5, times_worse=9).begin(mulberry32(1))
+    counts = Counter(following(0).nodes[0] for _ in range(40_000))
+    expected = [9000, 9000, 9000, 9000, 1000, 1000, 1000, 1000]
+    assert [counts[node] for node in range(8)] == pytest.approx(expected, rel=0.12)
+
+
 def test_lemons_that_are_replaced_leave_a_job_of_ordinary_nodes():
     lemons = Lemons(nodes=100, mtbf_s=50, lemon_share=0.1, times_worse=6, replaced_after=2)
     following = lemons.begin(mulberry32(4))
