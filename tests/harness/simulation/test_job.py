@@ -313,6 +313,23 @@ def test_a_failure_before_the_corruption_is_noticed_may_cure_it():
     assert [event.cause for _, event in events(entries, FailureDetected)] == [Cause.NODE_LOSS]
 
 
+def test_numbers_that_a_failure_has_cured_go_wrong_again():
+    # wrong from 25 on; fails at 28, back at 33 from a sound state; wrong from 58 on, noticed at 158
+    options = Options(corruption=Corruption(gap=Constant(25), lag=Constant(100)))
+    entries = run(Costs(10, 1, 5, 158), Instants([28]), options)
+    found = [(at, event.cause) for at, event in events(entries, FailureDetected)]
+    assert found == [(28, Cause.NODE_LOSS), (158, Cause.CORRUPTION)]
+    assert [event.step for _, event in events(entries, TrainingResumed)][-1] == 6
+
+
+def test_a_state_copied_before_the_numbers_went_wrong_is_sound_even_if_saved_after():
+    # the save of the state of 21 ends at 22; wrong from 21.5 on, noticed at 31.5
+    options = Options(corruption=Corruption(gap=Constant(21.5), lag=Constant(10)))
+    entries = run(Costs(10, 1, 5, 32), EVER, options)
+    assert events(entries, CheckpointRejected) == []
+    assert [event.step for _, event in events(entries, TrainingResumed)] == [0, 3]
+
+
 def test_a_failure_after_a_save_of_wrong_numbers_does_not_cure_it():
     # wrong from 25 on, saved at 32; fails at 35, goes on from there; noticed at 50
     options = Options(corruption=Corruption(gap=Constant(25), lag=Constant(25)))
@@ -367,6 +384,14 @@ def test_stragglers_make_each_interval_hold_less():
         StepTimed(3, 5 * S, 5 * S),
     ]
     assert timeline(entries).account.ranks[0].wait_ns == 5 * S
+
+
+def test_which_devices_are_slow_is_drawn_anew_at_each_restart():
+    slow = Stragglers(devices=1, slow_share=0.5, slowdown=2.0)
+    entries = run(Costs(10, 1, 5, 600), Renewal(Constant(15)), Options(stragglers=slow))
+    own = [event.own_ns for _, event in events(entries, StepTimed)]
+    assert len(own) == 30
+    assert set(own) == {5 * S, 10 * S}
 
 
 def test_a_failure_is_put_down_to_one_of_its_causes():
