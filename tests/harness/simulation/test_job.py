@@ -330,6 +330,14 @@ def test_a_state_copied_before_the_numbers_went_wrong_is_sound_even_if_saved_aft
     assert [event.step for _, event in events(entries, TrainingResumed)] == [0, 3]
 
 
+def test_a_sound_state_in_the_fast_tier_cures_wrong_numbers():
+    # memory saved at 5 and 10; wrong from 12 on, noticed at 14
+    fast = FastTier(interval_s=4, save_s=1, restart_s=1, share=0.0)
+    options = Options(fast=fast, corruption=Corruption(gap=Constant(12), lag=Constant(2)))
+    entries = run(Costs(100, 2, 5, 15), EVER, options)
+    assert events(entries, TrainingResumed)[-1] == (15, TrainingResumed(3, Tier.MEMORY, 1))
+
+
 def test_a_failure_after_a_save_of_wrong_numbers_does_not_cure_it():
     # wrong from 25 on, saved at 32; fails at 35, goes on from there; noticed at 50
     options = Options(corruption=Corruption(gap=Constant(25), lag=Constant(25)))
