@@ -36,6 +36,7 @@ bench: $(READY)  ## every claim about speed, each beside what it is compared wit
 	$(BIN)/python -m benchmarks.storage
 
 $(READY): pyproject.toml constraints.txt
+	@echo "setting up .venv, without a word for a minute or two: torch is large"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@

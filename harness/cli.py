@@ -102,6 +102,7 @@ def _app(others: Mapping[str, importlib.metadata.EntryPoint]) -> App:
         help="Break a distributed PyTorch job on purpose, bring it back, and say where the time went.",
         version=_version,
         help_format="plaintext",
+        default_parameter=Parameter(show_default=_shown),
     )
     for command in (report, verify, export, simulate, plan, target):
         app.command(command)
@@ -246,6 +247,12 @@ def _run_at(path: Path) -> RunDir | None:
 def _refused(line: str, status: int = USAGE) -> int:
     print(f"harness: {line}", file=sys.stderr)  # noqa: T201
     return status
+
+
+def _shown(default: object) -> str | None:
+    """A default as `--help` has it; None where it is only that nothing was said."""
+    unsaid = default is None or default is False or default in ("", [])
+    return None if unsaid else str(default)
 
 
 def _version() -> str:

@@ -17,6 +17,11 @@ DEFAULT_RESTARTS = 10
 DEFAULT_PREEMPTIONS = 100
 DEFAULT_WINDOW_S = 3600.0
 DEFAULT_GRACE_S = 60.0
+OF_TORCHRUN = {
+    "nnodes": "one node: 1 is all that is supported yet",
+    "max_restarts": f"restarts after failures within --restart-window (default: {DEFAULT_RESTARTS})",
+}
+"""What torchrun's own help would leave unsaid."""
 SETTINGS_HELP = {
     "checkpoints": "fsspec URL or folder of the checkpoints (default: the run's own checkpoints/)",
     "save_every_steps": "steps between saves; 0 saves at the end alone",
@@ -32,6 +37,8 @@ SETTINGS_HELP = {
     "resume": "`auto`, `fresh` (from nothing, beside commits that exist) or a step",
     "exact": "refuse to resume where the bits may differ",
 }
+METAVARS = {"checkpoints": "URL", "shard_bytes": "BYTES", "resume": "FROM"}
+"""What a value is, where it is no number of steps, seconds or things."""
 HANGS = {
     "hang_after": "in a normal step; if 5 × the slowest one of the last day is more, that; 0 watches nothing",
     "startup_limit": "before a rank joins, while the group forms, and until the loop begins",
@@ -69,10 +76,15 @@ def make_parser() -> argparse.ArgumentParser:
     theirs = get_args_parser()
     parser = _Parser(
         prog="harness run",
-        description="Run a distributed PyTorch job that survives its ranks. Takes torchrun's flags and its own.",
+        usage="harness run [flags] SCRIPT [the script's own flags]",
+        description="Run a distributed PyTorch job that survives its ranks. Takes torchrun's flags, which come first"
+        " here, and its own, which come last. One of torchrun's that has no effect here is said to have none.",
+        epilog="Exit status: 0 finished, 1 failed, 2 wrong usage, 75 saved and left (run me again), 130 interrupted.",
         parents=[theirs],
         add_help=False,
     )
+    for action in parser._actions:
+        action.help = OF_TORCHRUN.get(action.dest, action.help)
     if "PET_MAX_RESTARTS" not in os.environ:
         parser.set_defaults(max_restarts=DEFAULT_RESTARTS)
     _add_run(parser.add_argument_group("the run"))
@@ -96,20 +108,26 @@ def _add_run(group: argparse._ArgumentGroup) -> None:
                 flag(field.name), action=argparse.BooleanOptionalAction, default=None, help=text
             )
         else:
-            group.add_argument(flag(field.name), metavar="VALUE", help=text)
+            group.add_argument(flag(field.name), metavar=_metavar(field.name), help=text)
     group.add_argument("--faults", type=Path, metavar="PLAN", help="break the run by this plan")
     group.add_argument("--tape", type=Path, metavar="FILE", help="break the run by this tape")
 
 
+def _metavar(name: str) -> str:
+    if name.endswith("_s"):
+        return "S"
+    return METAVARS.get(name, "N")
+
+
 def _add_launcher(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    window = f"seconds within which --max-restarts counts (default: {DEFAULT_WINDOW_S:g}"
-    window += f"; restarts: {DEFAULT_RESTARTS})"
+    window = f"seconds within which --max-restarts ({DEFAULT_RESTARTS}) counts"
+    window += f" (default: {DEFAULT_WINDOW_S:g})"
     preemptions = "restarts within the window after ranks that SIGTERM ended: they are no failures"
     preemptions += f" (default: {DEFAULT_PREEMPTIONS})"
     grace = f"seconds for the last save after SIGTERM (default: {DEFAULT_GRACE_S:g})"
     preload = "modules to import once for all ranks, separated by commas"
-    port = "port of /metrics; 0 takes a free one (default: the exporter's)"
+    port = "port of /metrics; 0 takes a free one (default: 9464, or a free one where that is taken)"
     add("--restart-window", type=float, default=DEFAULT_WINDOW_S, metavar="S", help=window)
     add("--max-preemptions", type=int, default=DEFAULT_PREEMPTIONS, metavar="N", help=preemptions)
     add("--grace", type=float, default=DEFAULT_GRACE_S, metavar="S", help=grace)

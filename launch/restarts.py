@@ -140,8 +140,8 @@ def _cannot_start(last: Failure, stretch: _Stretch, limits: Limits) -> str:
     if len(same) < (limits.same_steps if last.cause in SLOWLY_SURE else limits.same_starts):
         return ""
     return (
-        f"it cannot start: {len(same)} attempts ended before a step with {last.told}:"
-        " mend that, and launch it again"
+        f"it cannot start: {len(same)} attempts ended before a step in this same way: mend that,"
+        " and launch it again"
     )
 
 

@@ -75,7 +75,7 @@ class Status:
         parts.append((self.phase.replace("_", " "), LOOKS.get(self.phase, ("", ""))[1]))
         if self.attempt >= 0:
             parts.append((f"attempt {self.attempt}", ""))
-        if self.remaining_s is not None:
+        if self.remaining_s is not None and self.remaining_s > 0:
             parts.append((f"{duration(round(self.remaining_s * 1e9))} to go", "dim"))
         if self.fault:
             parts.append((f"last fault: {self.fault}", "red"))
@@ -111,5 +111,7 @@ def status(account: Account, slot: Slot | None, pace: Pace) -> Status:
 
 
 def _phase(account: Account) -> str:
-    """A launcher that looks at its run is not down: the log is a second late."""
+    """A launcher that looks at its run is not down: the log is a second late. The end has a name of its own."""
+    if account.phase is Phase.FINISHED and account.outcome is not None:
+        return account.outcome.value
     return (Phase.STARTUP if account.phase is Phase.DOWN else account.phase).value

@@ -14,8 +14,9 @@ DONE, USAGE = 0, 2
 def plan(*, flags: Flags = NOTHING_ASKED) -> int:
     """Say how often a job of a given size fails, how often to save, what it loses, and what pays most.
 
-    Durations carry a unit (ms, s, min, h, d, y), sizes B to PB. What is not given is UNKNOWN, never
-    guessed. Planning needs no hardware.
+    Durations carry a unit (ms, s, min, h, d, y), sizes B to PB. Planning needs no hardware.
+
+    What is not given is UNKNOWN, never guessed.
     """
     try:
         known = preset(flags)

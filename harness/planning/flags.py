@@ -25,14 +25,14 @@ class Flags:
 
     preset: str = ""
     """Published figures: llama3, 100k, rsc-1, rsc-2, 8-gpu-node; other flags override them."""
-    from_: Annotated[list[Path], Parameter(name="--from", consume_multiple=True)] = field(
-        default_factory=list
+    from_: Annotated[list[Path], Parameter(name="--from", consume_multiple=True, negative="")] = (
+        field(default_factory=list)
     )
     """Run directories: plan with what was measured there; other flags override it."""
     gpus: Text = ""
     """Sizes: 16384, or 1024,4096, or 16384..100000 (doubled from the first on)."""
     mtbf_per_gpu: Text = ""
-    """Mean time between failures of ONE GPU: 50677h. Exactly one of these four."""
+    """Mean time between failures of ONE GPU: 50677h. Give exactly one of this and the next three."""
     mtbf_per_node: Text = ""
     """… of one node: 154d."""
     mtbf_job: Text = ""
@@ -40,7 +40,7 @@ class Flags:
     seen: Text = ""
     """Failures of the whole job that were counted in a time of training: 3/100h."""
     mtbf: Text = ""
-    """Refused: say of what."""
+    """Refused: say of what, by one of the four above."""
     gpus_per_node: int = 8
     """For a mean per node."""
     save: Text = ""

@@ -42,8 +42,7 @@ class Flags:
     law: str = "exponential"
     """Law of the gaps between failures: exponential, weibull:SHAPE, lognormal:CV."""
     trace: Path | None = None
-    """Failures seen elsewhere: CSV (column at_s, at_min, at_h or at_d) or InfiniteHBD's JSON; with a mean
-    time between failures, gaps are drawn from it and stretched to that mean."""
+    """Failures seen elsewhere: CSV (column at_s, at_min, at_h or at_d) or InfiniteHBD's JSON. --mtbf stretches them."""
     racks: str = ""
     """Nodes that fail alone and by the rack: nodes,per-rack,node-mtbf,rack-mtbf."""
     lemons: str = ""

@@ -21,6 +21,7 @@ from harness.stored.opening import begun, opened
 from harness.stored.removal import chosen
 
 DONE, NO, USAGE = 0, 1, 2
+STATUS = "\n\nExit status: 0 done or yes, 1 no, 2 wrong usage."
 Flag = Parameter(negative="")
 
 
@@ -35,7 +36,9 @@ class Refusal(Exception):  # noqa: N818  # often no mistake: the answer is no
 
 def main(arguments: Sequence[str]) -> int:
     """Do what `arguments` say and return the exit status."""
-    app = App(name="harness checkpoint", help=HELP, help_format="plaintext", version_flags=[])
+    app = App(
+        name="harness checkpoint", help=HELP + STATUS, help_format="plaintext", version_flags=[]
+    )
     for command in (ls, verify, rm, export):
         app.command(command)
     app.command(import_, name="import")
@@ -156,8 +159,7 @@ def export(run: str, step: str, /, *, to: Path) -> int:
     step
         Step of the checkpoint.
     to
-        FILE.safetensors, FILE.pt (torch.save of plain containers), or a directory of
-        torch.distributed.checkpoint.
+        FILE.safetensors, FILE.pt (torch.save of plain containers), or a torch.distributed.checkpoint directory.
     """
     store = opened(run).store
     place = _places(store, step)[-1]

@@ -114,6 +114,16 @@ def test_the_present_step_and_loss_come_from_the_slot_of_rank_0(tmp_path):
     assert (late.step, late.loss) == (4, 4.0)
 
 
+def test_a_run_that_has_ended_says_how():
+    assert status(folded(stories.KILLED_ONCE), None, Pace()).phase == "finished"
+    assert status(folded(stories.TROUBLED), None, Pace()).phase == "failed"
+
+
+def test_nothing_is_to_go_when_all_steps_are_done():
+    done = Status("finished", 1, 10, 10, None, None, 0.0, None, "")
+    assert done.line().plain == "step 10/10 · finished · attempt 1"
+
+
 def test_speed_is_that_of_the_attempt_that_goes_on():
     pace, fold = Pace(), Fold()
     speeds = []
