@@ -93,7 +93,7 @@ AFTER_SOME_SAVES = "rank-0:step.start:14=stop"
 READS = "rank-0:restore.read:2=kill|rank-1:restore.read:2=kill"
 CASES = [
     Case("before the first commit", "rank-0:step.end:1=kill"),
-    Case("in the middle of a copy", "rank-1:save.copy:3=kill"),
+    Case("in the middle of a copy", "rank-1:save.copy:2=kill"),
     *_saver("in the middle of a shard", "save.shard", 3),
     *_saver("between two shards", "save.between", 3),
     *_saver("between the last shard and the manifest", "save.manifest", 2),
