@@ -161,12 +161,17 @@ class Record:
 
 @contextmanager
 def turn(path: Path) -> Iterator[None]:
-    """Be the only one who changes `run.toml` for a while: from reading it to writing it."""
+    """Be the only one who changes `run.toml` for a while: from reading it to writing it.
+
+    What one who was killed in the middle of that left beside it goes.
+    """
     lock = os.open(
         path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
     )
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        for left in path.parent.glob(f".{path.name}.[0-9]*"):
+            left.unlink(missing_ok=True)
         yield
     finally:
         os.close(lock)

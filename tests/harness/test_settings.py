@@ -214,3 +214,10 @@ def test_two_that_change_the_record_at_once_take_turns(tmp_path: Path):
     record = settings.read(path)
     assert record is not None
     assert sorted(record.environment) == sorted(keys)
+
+
+def test_what_a_killed_writer_left_beside_run_toml_goes_with_the_next_change(tmp_path):
+    path = tmp_path / "run.toml"
+    (tmp_path / ".run.toml.123").write_bytes(b"half of")
+    with settings.turn(path):
+        assert [left.name for left in tmp_path.iterdir()] == [".run.toml.lock"]
