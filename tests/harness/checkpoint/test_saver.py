@@ -110,6 +110,13 @@ def ranks(run: Run, attempt: int, step: int, *absent: int) -> Iterator[list[subp
             process.communicate()
 
 
+def admitted(process: psutil.Popen) -> int:
+    """How many ranks the saver watches by now, beside its parent where it has been given one."""
+    links = (link.readlink() for link in Path(f"/proc/{process.pid}/fd").iterdir())
+    parents = Path(f"/proc/{process.pid}/cmdline").read_bytes().count(b"--with-parent")
+    return sum("[pidfd]" in str(link) for link in links) - parents
+
+
 def told(run: Run) -> list[tuple[int, Any]]:
     """What the saver wrote into the log, with the attempts."""
     entries = journal.read(RunDir.at(run.root.parent))
@@ -155,7 +162,8 @@ def test_what_all_ranks_had_handed_over_becomes_durable_though_they_died(run):
 @pytest.mark.processes
 def test_a_save_that_a_death_leaves_incomplete_is_abandoned_at_once(run):
     attempt = begun(run)
-    with saver(run), ranks(run, attempt, 10, 1) as processes:
+    with saver(run) as process, ranks(run, attempt, 10, 1) as processes:
+        until(lambda: admitted(process) == 2)
         processes[1].kill()
         assert processes[0].stdout is not None
         assert (
