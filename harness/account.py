@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.events import Outcome
+from harness.histogram import Histogram
 from harness.ledger import Ledger, Rollback
 from harness.phases import Phase
 from harness.recovery import Recovery
+from harness.saves import Checkpoints
 from harness.segments import Meter, Segment
-from harness.tallies import Checkpoints, Faults, Helper, Histogram, Rank, Reading
+from harness.sightings import Faults
+from harness.tallies import Helper, Rank, Reading
 
 KEEP = 256
 """How many of the last restarts, faults, rejections and validations a running fold lists."""

@@ -16,11 +16,11 @@ from prometheus_client.registry import Collector
 from harness import settings, slots
 from harness.account import Account
 from harness.cache import Following
+from harness.histogram import BOUNDS_NS, Histogram
 from harness.liveness import launcher_lives, lives
 from harness.metrics import COMMON, FAMILIES, Family, Kind
 from harness.rundir import RunDir
 from harness.samples import DRAW, Present, Values
-from harness.tallies import BOUNDS_NS, Histogram
 
 _NS = 1_000_000_000
 _BOUNDS = (*(f"{bound_ns / _NS:g}" for bound_ns in BOUNDS_NS), "+Inf")

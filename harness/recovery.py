@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from harness.events import Cause
-from harness.tallies import Histogram
+from harness.histogram import Histogram
 
 
 class Stage(StrEnum):

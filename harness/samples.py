@@ -13,10 +13,10 @@ from harness import metrics
 from harness.account import Account
 from harness.events import Cause, Rejection, Tier
 from harness.goodput import split
+from harness.histogram import Histogram
 from harness.phases import Phase
 from harness.recovery import Stage
 from harness.slots import Slot
-from harness.tallies import Histogram
 
 Values = Mapping[tuple[str, ...], float | Histogram]
 """By the family's own labels."""

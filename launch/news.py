@@ -7,7 +7,7 @@ from harness.account import Account
 from harness.events import Tier
 from harness.recovery import Restart
 from harness.report.spread import counted, duration
-from harness.tallies import Fault, FaultState
+from harness.sightings import Fault, FaultState
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from harness.events import Cause, Tier
 from harness.goodput import split
+from harness.histogram import Histogram
 from harness.phases import Phase
 from harness.recovery import UNKNOWN_CAUSE, Restart
-from harness.tallies import Histogram, Saves
+from harness.saves import Saves
 from harness.theory import FailureRate, failure_rate
 from harness.timeline import Timeline
 

@@ -13,7 +13,8 @@ from harness.goodput import Split
 from harness.recovery import Stage
 from harness.report.spread import Spread, seconds
 from harness.segments import Segment
-from harness.tallies import FaultState, Helper, Reading
+from harness.sightings import FaultState
+from harness.tallies import Helper, Reading
 
 SCHEMA = 1
 

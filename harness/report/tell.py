@@ -8,7 +8,7 @@ from harness.phases import Phase
 from harness.recovery import UNKNOWN_CAUSE, Restart
 from harness.report.model import Checkpoints, Comeback, FaultFate, Report, Standing
 from harness.report.planned import Planned
-from harness.tallies import Fault
+from harness.sightings import Fault
 from harness.timeline import Timeline
 
 _REASONS = {Standing.LOST: "its launcher died without a word"}

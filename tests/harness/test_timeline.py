@@ -47,8 +47,10 @@ from harness.ledger import Ledger
 from harness.phases import NEXT_PHASE, PRODUCTIVE, Phase, diagram
 from harness.recovery import Restart, Stage
 from harness.rundir import RunDir
+from harness.saves import RejectedCheckpoint
 from harness.segments import Segment
-from harness.tallies import Fault, FaultState, Rank, Reading, RejectedCheckpoint
+from harness.sightings import Fault, FaultState
+from harness.tallies import Rank, Reading
 from harness.timeline import Timeline, timeline
 from tests.harness.runs import S, log, prefixes, start, step, walks
 
