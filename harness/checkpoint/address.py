@@ -5,7 +5,10 @@ logs; one that has them is refused without being repeated.
 """
 
 import re
+from pathlib import Path
 
+FAULTY = "chaos::"
+"""Wrapped around a storage by a run that is to be broken; what it keeps is kept beneath."""
 LOCAL = ("", "file", "local")
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "abfs": "abfs", "abfss": "abfs", "az": "abfs"}  # fmt: skip
 """Protocols of object stores that were tried out on real ones, and what to install for each."""
@@ -30,6 +33,21 @@ def protocol_of(url: str) -> str:
 def is_url(text: str) -> bool:
     """True for a URL; all else is a path of this machine."""
     return "::" in text or _PROTOCOL.match(text) is not None
+
+
+def without_faults(url: str) -> str:
+    """The storage beneath all faults: what a run left is looked at and copied as it is."""
+    while url.startswith(FAULTY):
+        url = url.removeprefix(FAULTY)
+    return url
+
+
+def spelled_out(url: str) -> str:
+    """`url` with its protocol, where something is wrapped around a mere path of this machine."""
+    *wrapped, innermost = url.split("::")
+    if not wrapped or not innermost or protocol_of(url):
+        return url
+    return "::".join([*wrapped, f"file://{Path(innermost).absolute()}"])
 
 
 def check(url: str) -> None:

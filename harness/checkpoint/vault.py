@@ -11,7 +11,7 @@ import fsspec
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from harness.checkpoint.address import EXTRAS, StoreError, check, protocol_of
+from harness.checkpoint.address import EXTRAS, StoreError, check, protocol_of, spelled_out
 from harness.checkpoint.files import Outgoing, Sink, SourceError, read_through
 from harness.checkpoint.local import LocalObjects, make_root
 from harness.checkpoint.manifest import FileRecord
@@ -133,6 +133,7 @@ class Vault:
 def locate(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     """The file system and the path that `url` names. Raises `StoreError`."""
     check(url)
+    url = spelled_out(url)
     protocol = protocol_of(url)
     # Told to the storage itself, below what is wrapped around it: a listing must never be an old one.
     options = {protocol: {"use_listings_cache": False}} if protocol in EXTRAS else {}

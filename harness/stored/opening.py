@@ -1,7 +1,10 @@
-"""From what people name to a store: a run directory, or the URL of a run's checkpoints."""
+"""From what people name to a store: a run directory, or the URL of a run's checkpoints.
+
+Faults that a run has around its storage are left out: what it keeps is looked at as it is.
+"""
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness import settings
@@ -28,9 +31,9 @@ def opened(where: str) -> Opened:
     run_dir = None if address.is_url(where) else RunDir.at(where)
     record = None if run_dir is None else settings.read(run_dir.settings)
     if run_dir is None or record is None:
-        return Opened(Store.existing(where))
+        return Opened(Store.existing(address.without_faults(where)))
     asked = settings.values(record.settings)
-    url = asked.checkpoints or str(run_dir.checkpoints)
+    url = address.without_faults(asked.checkpoints) or str(run_dir.checkpoints)
     store = Store.existing(url, **options(asked))
     if store.run_id != record.run_id:
         raise StoreError(
@@ -58,5 +61,7 @@ def begun(where: str, script: str | None) -> Opened:
         run_id = f"{Path(script).stem}-{secrets.token_hex(4)}"
         record = settings.Record(run_id, (script,), settings.resolve([]), {})
         settings.write(run_dir.settings, record)
-    store = checkpoint_store(run_dir, record.run_id, settings.values(record.settings))
+    asked = settings.values(record.settings)
+    beneath = replace(asked, checkpoints=address.without_faults(asked.checkpoints))
+    store = checkpoint_store(run_dir, record.run_id, beneath)
     return Opened(store, run_dir.newest_attempt())

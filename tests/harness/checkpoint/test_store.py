@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from torch.distributed import HashStore
 
+from harness.checkpoint import address
 from harness.checkpoint.lineage import Departure
 from harness.checkpoint.manifest import COMMIT, Place, record
 from harness.checkpoint.messages import Channel, SilenceError
@@ -297,3 +298,10 @@ def test_records_that_cannot_all_be_true_are_the_storage_s_mistake(store):
     store.record_lineage(2, 3, 20)
     with pytest.raises(StoreError, match="attempt 2 claims to descend from attempt 3"):
         store.chain()
+
+
+def test_a_path_behind_something_wrapped_around_it_may_be_relative(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert address.spelled_out("chaos::kept") == f"chaos::file://{tmp_path}/kept"
+    assert address.spelled_out("chaos::s3://bucket/run") == "chaos::s3://bucket/run"
+    assert address.spelled_out("kept") == "kept"

@@ -319,3 +319,12 @@ def test_looking_at_checkpoints_needs_no_torch(run_dir):
             check=True,
         )
         assert done.stderr.splitlines()[-1] == "0 fsspec", done.stderr
+
+
+@pytest.mark.parametrize("where", ["run", "checkpoints"])
+def test_what_a_run_keeps_beneath_its_faults_is_looked_at_as_it_is(run_dir, capsys, where):
+    faulty = f"chaos::file://{run_dir.checkpoints}"
+    asked = settings.resolve([("flag", {"checkpoints": faulty})])
+    settings.write(run_dir.settings, settings.Record("run", ("train.py",), asked, {}))
+    shown = listed(capsys, run_dir.path if where == "run" else faulty)
+    assert sorted(shown) == [10, 20, 30]
