@@ -7,6 +7,7 @@ from harness.events import Outcome
 from harness.histogram import Histogram
 from harness.ledger import Ledger, Rollback
 from harness.phases import Phase
+from harness.recent import Recent
 from harness.recovery import Recovery
 from harness.saves import Checkpoints
 from harness.segments import Meter, Segment
@@ -71,6 +72,7 @@ class Account:
     faults: Faults = field(default_factory=Faults)
     helpers: dict[str, Helper] = field(default_factory=dict)
     """Those that were started again, by name."""
+    recent: Recent = field(default_factory=Recent)
 
     @property
     def phase(self) -> Phase:

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -21,6 +22,8 @@ from harness.liveness import launcher_lives, lives
 from harness.metrics import COMMON, FAMILIES, Family, Kind
 from harness.rundir import RunDir
 from harness.samples import DRAW, Present, Values
+
+T = TypeVar("T")
 
 _NS = 1_000_000_000
 _BOUNDS = (*(f"{bound_ns / _NS:g}" for bound_ns in BOUNDS_NS), "+Inf")
@@ -40,11 +43,15 @@ class RunCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Every family, with what there is to say of it."""
+        return iter(self.seen(lambda now: list(drawn(now))))
+
+    def seen(self, draw: Callable[[Present], T]) -> T:
+        """What `draw` makes of the run as it is now; nothing of it changes meanwhile."""
         with self._lock:
             if self._following is None:
                 self._following = Following(self._run_dir)
             self._following.poll()
-            return iter(list(drawn(present(self._run_dir, self._following.fold))))
+            return draw(present(self._run_dir, self._following.fold))
 
     def close(self) -> None:
         """Keep what was folded for the next exporter."""

@@ -12,6 +12,8 @@ import socket
 import socketserver
 import sys
 import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from typing import Self
 
@@ -28,6 +30,7 @@ USUAL_PORT = 9464
 """Where OpenTelemetry's Prometheus exporters listen by default; ours takes it if it is free."""
 SLOW_CLIENT_S = 10.0
 PATH = "/metrics"
+TEXT = "text/plain; charset=utf-8"
 
 
 class Exporter:
@@ -38,7 +41,7 @@ class Exporter:
         self._collector = RunCollector(run_dir)
         registry.register(self._collector)
         self._run_dir = run_dir
-        self._server = _listening(host, port, registry)
+        self._server = _listening(host, port, {PATH: _metrics(registry)})
         self.port: int = self._server.server_address[1]
         self.target = _target(host, self.port)
         self._thread = threading.Thread(
@@ -88,6 +91,25 @@ def serve(
 # ── the server ──────────────────────────────────────────────────────────────────────────────────
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request for one of the paths."""
+
+    accept: str
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is sent back, with status 200."""
+
+    content_type: str
+    body: bytes
+
+
+Routes = Mapping[str, Callable[[Asked], Answer]]
+
+
 class _Server(socketserver.ThreadingTCPServer):
     """Unlike `http.server.HTTPServer` it asks no name server for its own name."""
 
@@ -95,54 +117,72 @@ class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
-        self.registry = registry
+    def __init__(self, host: str, port: int, routes: Routes) -> None:
+        self.routes = routes
         if ":" in host:
             self.address_family = socket.AF_INET6
         super().__init__((host, port), _Handler)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers a scrape."""
+    """Answers whoever asks for one of the server's paths."""
 
     server: _Server
     timeout = SLOW_CLIENT_S
 
     def do_GET(self) -> None:
-        if self.path.partition("?")[0] not in (PATH, "/"):
-            self._answer(404, "text/plain; charset=utf-8", f"only {PATH} is here\n".encode())
+        path, _, query = self.path.partition("?")
+        route = self.server.routes.get(path)
+        if route is None:
+            self._say_only(404, f"here is only {', '.join(self.server.routes)}")
             return
         try:
-            encode, content_type = choose_encoder(self.headers.get("Accept", ""))
-            body = encode(self.server.registry)
+            answer = route(Asked(self.headers.get("Accept", ""), query))
         except Exception as error:  # noqa: BLE001 - whatever the log holds, the next scrape is answered
             line = f"scrape failed: {type(error).__name__}: {error}"
             _say(line)
-            self._answer(500, "text/plain; charset=utf-8", f"{line}\n".encode())
+            self._say_only(500, line)
             return
-        self._answer(200, content_type, body)
+        self._send(200, answer)
 
-    def _answer(self, status: int, content_type: str, body: bytes) -> None:
+    do_HEAD = do_GET  # noqa: N815 - the base's names
+
+    def _say_only(self, status: int, line: str) -> None:
+        self._send(status, Answer(TEXT, f"{line}\n".encode()))
+
+    def _send(self, status: int, answer: Answer) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Cache-Control", "no-store")
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's names
         """A scrape a second is nothing to write down."""
 
 
-def _listening(host: str, port: int | None, registry: CollectorRegistry) -> _Server:
+def _listening(host: str, port: int | None, routes: Routes) -> _Server:
     wanted = USUAL_PORT if port is None else port
     try:
-        return _Server(host, wanted, registry)
+        return _Server(host, wanted, routes)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
-    server = _Server(host, 0, registry)
+    server = _Server(host, 0, routes)
     _say(f"port {wanted} is taken; metrics are served on port {server.server_address[1]} instead")
     return server
+
+
+def _metrics(registry: CollectorRegistry) -> Callable[[Asked], Answer]:
+    """Every family, in the form that is accepted."""
+
+    def scraped(asked: Asked) -> Answer:
+        encode, content_type = choose_encoder(asked.accept)
+        return Answer(content_type, encode(registry))
+
+    return scraped
 
 
 # ── where it is ─────────────────────────────────────────────────────────────────────────────────

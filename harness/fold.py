@@ -79,6 +79,8 @@ class Fold(Lives):
             settled += _MOVE[kind](self, entry, at_ns)
         self.late += entry.at_ns < at_ns
         self.at_ns = at_ns
+        if settled:
+            self.recent.settle(settled)
         return settled
 
     def _admit(self, entry: Entry, kind: type[Event], at_ns: int) -> list[Segment]:
@@ -126,6 +128,7 @@ class Fold(Lives):
         rollback = self.ledger.resume(step, at_ns, self.meter.productive_ns)
         self.last_rollback = rollback
         self.rollbacks += 1
+        self.recent.lose(rollback.since_ns)
         return rollback
 
     def _step_finished(self, entry: Entry, at_ns: int) -> list[Segment]:
@@ -164,6 +167,8 @@ class Fold(Lives):
             self.tokens_redone += event.tokens
         if event.loss is not None:
             self.loss, self.loss_step = event.loss, event.loss_step
+            step = event.step if event.loss_step is None else event.loss_step
+            self.recent.losses.add(step, event.loss)
 
     def _evaluation_finished(self, entry: Entry, at_ns: int) -> list[Segment]:
         event = entry.event

@@ -140,3 +140,33 @@ def _interrupted(segment: Segment, is_open: bool) -> Segment:
     if is_open and segment.phase is Phase.SAVE_STALL:
         return segment._replace(cut_short=True)
     return segment
+
+
+# ── lists of them ───────────────────────────────────────────────────────────────────────────────
+
+
+def append(segments: list[Segment], segment: Segment) -> None:
+    """Add the next stretch of time; neighbours that are alike become one."""
+    if segments and _kind(segments[-1]) == _kind(segment):
+        segment = segment._replace(start_ns=segments.pop().start_ns)
+    segments.append(segment)
+
+
+def _kind(segment: Segment) -> tuple[Phase, int, bool, bool]:
+    return segment.phase, segment.attempt, segment.cut_short, segment.lost
+
+
+def mark_lost(segments: list[Segment], since_ns: int) -> None:
+    """Productive time from `since_ns` on is lost; a segment that lies across it is cut in two."""
+    tail: list[Segment] = []
+    while segments and segments[-1].end_ns > since_ns:
+        segment = segments.pop()
+        if segment.phase not in PRODUCTIVE:
+            tail.append(segment)
+            continue
+        start_ns = max(segment.start_ns, since_ns)
+        tail.append(segment._replace(start_ns=start_ns, lost=True))
+        if segment.start_ns < start_ns:
+            tail.append(segment._replace(end_ns=start_ns))
+    for segment in reversed(tail):
+        append(segments, segment)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from harness.account import Account
 from harness.events import Entry, StepFinished, TrainingResumed
 from harness.fold import Fold, TimelineError
-from harness.phases import NEXT_PHASE, PRODUCTIVE, Phase
-from harness.segments import Segment
+from harness.phases import NEXT_PHASE, Phase
+from harness.segments import Segment, append, mark_lost
 
 __all__ = [
     "NEXT_PHASE",
@@ -51,46 +51,16 @@ def timeline(entries: Iterable[Entry]) -> Timeline:
         rollbacks, lost_steps = fold.rollbacks, fold.ledger.lost_steps
         settled = fold.feed(entry)
         if fold.rollbacks > rollbacks and fold.last_rollback is not None:
-            _mark_lost(segments, fold.last_rollback.since_ns)
+            mark_lost(segments, fold.last_rollback.since_ns)
             _give_up(kept, lost, _resumed_step(entry))
         elif fold.ledger.lost_steps > lost_steps:
             lost.append(entry)
             continue
         for segment in settled:
-            _append(segments, segment)
+            append(segments, segment)
         if isinstance(entry.event, StepFinished):
             kept.append(entry)
     return Timeline(segments, kept, lost, fold)
-
-
-def _append(segments: list[Segment], segment: Segment) -> None:
-    if segments and _kind(segments[-1]) == _kind(segment):
-        segment = _part(segment, segments.pop().start_ns, segment.end_ns, lost=segment.lost)
-    segments.append(segment)
-
-
-def _kind(segment: Segment) -> tuple[Phase, int, bool, bool]:
-    return segment.phase, segment.attempt, segment.cut_short, segment.lost
-
-
-def _mark_lost(segments: list[Segment], since_ns: int) -> None:
-    """Productive time from `since_ns` on is lost; a segment that lies across it is cut in two."""
-    tail: list[Segment] = []
-    while segments and segments[-1].end_ns > since_ns:
-        segment = segments.pop()
-        if segment.phase not in PRODUCTIVE:
-            tail.append(segment)
-            continue
-        start_ns = max(segment.start_ns, since_ns)
-        tail.append(_part(segment, start_ns, segment.end_ns, lost=True))
-        if segment.start_ns < start_ns:
-            tail.append(_part(segment, segment.start_ns, start_ns, lost=segment.lost))
-    for segment in reversed(tail):
-        _append(segments, segment)
-
-
-def _part(segment: Segment, start_ns: int, end_ns: int, *, lost: bool) -> Segment:
-    return Segment(segment.phase, start_ns, end_ns, segment.attempt, segment.cut_short, lost)
 
 
 def _give_up(kept: list[Entry], lost: list[Entry], step: int) -> None:

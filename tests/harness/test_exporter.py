@@ -8,7 +8,8 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -119,7 +120,20 @@ def test_a_scrape_that_fails_is_answered_said_and_survived(tmp_path, capsys):
 
 def test_other_paths_are_told_where_the_metrics_are(tmp_path):
     with Exporter(stories.write(tmp_path / "run", ()), port=0) as exporter:
-        assert refused(exporter, "/nowhere") == (404, "only /metrics is here\n")
+        assert refused(exporter, "/nowhere") == (404, "here is only /metrics\n")
+
+
+def test_head_is_answered_like_get_but_without_the_body(tmp_path):
+    run_dir = stories.write(tmp_path / "run", stories.KILLED_ONCE)
+    with Exporter(run_dir, port=0) as exporter:
+        whole = len(fetched(exporter).encode())
+        connection = HTTPConnection("127.0.0.1", exporter.port, timeout=10)
+        with closing(connection):
+            connection.request("HEAD", "/metrics")
+            answer = connection.getresponse()
+            assert (answer.status, answer.read()) == (200, b"")
+            assert answer.headers["Content-Length"] == str(whole)
+            assert answer.headers["Cache-Control"] == "no-store"
 
 
 def test_a_run_that_may_only_be_read_is_served_all_the_same(tmp_path, capsys):
