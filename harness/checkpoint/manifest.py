@@ -39,6 +39,10 @@ class DamagedError(Exception):
         super().__init__(f"{rejection}: {reason}")
 
 
+class NewerError(DamagedError):
+    """A checkpoint is whole, and of a form that only a later version of this library reads."""
+
+
 class UnansweredError(OSError):
     """A checkpoint cannot be read now, and that says nothing of it: an outage, not damage."""
 
@@ -194,7 +198,8 @@ def _decoded(data: bytes, form: type[_Form], name: str) -> _Form:
         schema = json.loads(data)["schema"]
         if not 1 <= schema <= SCHEMA:
             reason = f"{name} has schema {schema}; this version reads 1 to {SCHEMA}"
-            raise DamagedError(Rejection.UNREADABLE, reason, may_pass=schema > SCHEMA)
+            kind = NewerError if schema > SCHEMA else DamagedError
+            raise kind(Rejection.UNREADABLE, reason, may_pass=schema > SCHEMA)
         return msgspec.json.decode(data, type=form)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(Rejection.UNREADABLE, f"{name} is not one: {error!r}") from error

@@ -20,7 +20,13 @@ from harness.checkpoint.audit import (
 from harness.checkpoint.follow import Do, Here, Report, Word, follow, hear, tried
 from harness.checkpoint.lineage import Chain
 from harness.checkpoint.load import Found
-from harness.checkpoint.manifest import DamagedError, Manifest, Place, UnansweredError
+from harness.checkpoint.manifest import (
+    DamagedError,
+    Manifest,
+    NewerError,
+    Place,
+    UnansweredError,
+)
 from harness.checkpoint.messages import Channel, Messages
 from harness.checkpoint.reading import Reader, this_node
 from harness.checkpoint.recall import recall
@@ -178,7 +184,7 @@ class _Leader:
     def _read(self, place: Place) -> Report | None:
         """Let all ranks read `place`; the first report that it cannot be used, or None."""
         manifest: list[Manifest] = []
-        alone = tried(0, lambda: manifest.append(manifest_of(self._store, place)))
+        alone = tried(0, lambda: manifest.append(self._manifest_of(place)))
         if not manifest:  # no need to have every rank find that out
             return alone
         nodes = self._grouped()
@@ -187,6 +193,16 @@ class _Leader:
         bad = self._worst(number, mine)
         self._channel.forget(f"arena/{number}/{ranks[0]}" for ranks in nodes)
         return bad
+
+    def _manifest_of(self, place: Place) -> Manifest:
+        """As audit has it. Raises `RestoreError` for one that is whole: walking past it would lose work."""
+        try:
+            return manifest_of(self._store, place)
+        except NewerError as error:
+            raise RestoreError(
+                f"{place.name} in {self._store.root} was saved by a newer version of this library"
+                f" ({error.reason}): resume with that version, or name an older step (--resume STEP)"
+            ) from error
 
     def _build(self, found: list[Found]) -> Report | None:
         """Let all ranks make their state of what was read; likewise."""

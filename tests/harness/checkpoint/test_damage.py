@@ -205,7 +205,7 @@ def test_what_may_pass_is_not_set_aside(run):
     assert not (run.directory(20) / "rejected.json").exists()
 
 
-def test_a_newer_schema_is_walked_past_and_not_set_aside(run):
+def test_what_a_newer_version_saved_is_refused_and_not_walked_past(run):
     commit = run.directory(20) / "commit.json"
     fields = json.loads(commit.read_bytes()) | {"schema": 2}
     del fields["checksum"]
@@ -214,9 +214,10 @@ def test_a_newer_schema_is_walked_past_and_not_set_aside(run):
     )
     commit.write_text(json.dumps({**fields, "checksum": checksum}))
 
-    assert [found.step for found in run.choose()] == [10, 10]
-    assert [r.rejection for r in run.log.of(CheckpointRejected)] == [Rejection.UNREADABLE]
+    with pytest.raises(RestoreError, match=r"newer version .*schema 2; this"):
+        run.choose()
     assert not commit.with_name("rejected.json").exists()
+    assert [found.step for found in run.choose(resume="10")] == [10, 10]
 
 
 def test_a_file_that_one_rank_alone_misses_is_no_damage(run):
