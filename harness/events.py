@@ -173,6 +173,14 @@ class CheckpointRejected(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class StateFound(Event):
+    """All ranks have read and verified the state to resume from; 0 and no tier: there is none."""
+
+    step: int
+    tier: Tier | None
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingResumed(Event):
     """The state of `step` finished steps is in place; 0 and no tier is a start from nothing."""
 

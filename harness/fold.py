@@ -24,8 +24,6 @@ from harness.events import (
     FaultSkipped,
     HelperRestarted,
     RankJoined,
-    RanksSpawned,
-    RanksStopped,
     RestoreStarted,
     RunFinished,
     RunStarted,
@@ -118,7 +116,7 @@ class Fold(Lives):
         self.holder = entry.attempt
         self.total_steps = event.total_steps
         rollback = self._roll_back(event.step, at_ns)
-        self.recovery.resume(event.step, rollback.lost_ns, rollback.lost_steps)
+        self.recovery.resume(event.step, event.tier, rollback.lost_ns, rollback.lost_steps)
         self.recovery.reach(Stage.WARMUP, at_ns)
         if event.tier is not None:
             self.checkpoints.restore(event.tier, at_ns - self.restore_since_ns)
@@ -216,10 +214,6 @@ class Fold(Lives):
                 self.checkpoints.reject(event, entry.attempt, self.keep)
             case HelperRestarted(name, reason):
                 self.helpers.setdefault(name, Helper()).restart(reason)
-            case RanksStopped():
-                self.recovery.reach(Stage.RENDEZVOUS, at_ns)
-            case RanksSpawned():
-                self.recovery.reach(Stage.INIT, at_ns)
             case (
                 FaultDeferred()
                 | FaultInjected()
@@ -228,8 +222,8 @@ class Fold(Lives):
                 | FaultSkipped()
             ) as event:
                 self.faults.observe(event, self.attempt, at_ns, self.keep)
-            case _:
-                pass
+            case event:
+                self.recovery.observe(event, at_ns)
 
     def _observe_rank(self, entry: Entry, at_ns: int) -> None:
         number = rank_of(entry.writer)

@@ -231,7 +231,7 @@ class Job:
         self._voice.tell(events.RestoreStarted())
         departures = self._store.departures()
         asked = self.settings.resume
-        return choose(
+        found = choose(
             self._store,
             another_client(self._messages),
             rank=self.rank,
@@ -241,6 +241,9 @@ class Job:
             recorder=self._voice,
             alive=self._voice.slot.beat,
         )
+        at, tier = (0, None) if found is None else (found.step, Tier.STORAGE)
+        self._voice.tell(events.StateFound(at, tier))
+        return found
 
     def _check_data(self) -> None:
         """Refuse, or say, that the place in the data will be in no checkpoint."""

@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from harness.events import Cause
+from harness.events import (
+    Cause,
+    Event,
+    GroupFormed,
+    RanksSpawned,
+    RanksStopped,
+    StacksDumped,
+    StateFound,
+    Tier,
+)
 from harness.histogram import Histogram
 
 
@@ -16,6 +25,8 @@ class Stage(StrEnum):
 
     DETECT = "detect"
     """Last finished step → failure detected."""
+    STACKS = "stacks"
+    """→ what every rank was doing is written down; not there where none was asked."""
     TEARDOWN = "teardown"
     """→ no process of the attempt lives."""
     RENDEZVOUS = "rendezvous"
@@ -25,7 +36,11 @@ class Stage(StrEnum):
     INIT = "init"
     """→ rank 0 looks for a state. Where the group forms before that, forming it is in here."""
     RESTORE = "restore"
-    """→ the state is in place."""
+    """→ all ranks have read and verified a state."""
+    GROUP = "group"
+    """→ every rank is in the process group."""
+    SETUP = "setup"
+    """→ the state is in place: the script has built what it goes into."""
     WARMUP = "warmup"
     """→ the first step is finished."""
 
@@ -48,6 +63,8 @@ class Restart:
     next_attempt: int | None = None
     """None: the launcher gave up, or was not fast enough to be seen again."""
     resumed_step: int | None = None
+    tier: Tier | None = None
+    """Where the state that it resumed from was; None also for a start from nothing."""
     lost_steps: int = 0
     lost_ns: int = 0
     first_step_at_ns: int | None = None
@@ -60,6 +77,13 @@ class Restart:
     """Ids of the injected faults that stood in the attempt."""
     phases: Mapping[Stage, int] = field(default_factory=dict)
     """Nanoseconds by stage, of those that were reached."""
+
+    @property
+    def regaining_ns(self) -> int | None:
+        """From the first step after it until the run was as far again as before."""
+        if self.first_step_at_ns is None or self.regained_at_ns is None:
+            return None
+        return self.regained_at_ns - self.first_step_at_ns
 
     @property
     def recovery_ns(self) -> int | None:
@@ -116,6 +140,24 @@ class Recovery:
             self._leave_stage(at_ns)
             self._enter(stage, at_ns)
 
+    def observe(self, event: Event, at_ns: int) -> None:
+        """What moves no phase of the run may end a part of the way back."""
+        match event:
+            case StacksDumped() if self.stage is Stage.TEARDOWN:
+                self.stage = Stage.STACKS  # so far it was not torn down: ranks wrote their stacks
+                self.reach(Stage.TEARDOWN, at_ns)
+            case RanksStopped():
+                self.reach(Stage.RENDEZVOUS, at_ns)
+            case RanksSpawned():
+                self.reach(Stage.INIT, at_ns)
+            case StateFound():
+                self.reach(Stage.GROUP, at_ns)
+            # Before anyone looked for a state, it is a part of getting so far.
+            case GroupFormed() if self.stage in (Stage.RESTORE, Stage.GROUP):
+                self.reach(Stage.SETUP, at_ns)
+            case _:
+                pass
+
     def begin_attempt(self, attempt: int) -> None:
         """The launcher tries again."""
         for place in self._open():
@@ -124,13 +166,13 @@ class Recovery:
                 self.restarts[cause] = self.restarts.get(cause, 0) + 1
                 self.records[place] = replace(self.records[place], next_attempt=attempt)
 
-    def resume(self, step: int, lost_ns: int, lost_steps: int) -> None:
+    def resume(self, step: int, tier: Tier | None, lost_ns: int, lost_steps: int) -> None:
         """A state is in place; the oldest failure that waited for one answers for what is lost."""
         for place in self._open():
             record = self.records[place]
             if record.resumed_step is None:
                 self.records[place] = replace(
-                    record, resumed_step=step, lost_ns=lost_ns, lost_steps=lost_steps
+                    record, resumed_step=step, tier=tier, lost_ns=lost_ns, lost_steps=lost_steps
                 )
                 lost_ns = lost_steps = 0
 

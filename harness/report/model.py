@@ -50,9 +50,13 @@ class Comeback:
     """From the last finished step to the first one after; None if there was none (yet)."""
     since_fault_ns: int | None
     """The same from the injection of the fault that led to it; None where no fault of the tape did."""
+    regaining_ns: int | None
+    """From that first step until the run was as far again as before; None if it was not (yet)."""
     lost_steps: int
     lost_ns: int
     resumed_step: int | None
+    tier: str
+    """Where its state was; empty for a start from nothing."""
     burnt: bool
     faults: Sequence[str]
     stages_ns: Mapping[Stage, int]
@@ -67,9 +71,11 @@ class Comeback:
             "reason": self.reason,
             "duration_s": seconds(self.duration_ns),
             "since_fault_s": seconds(self.since_fault_ns),
+            "regaining_s": seconds(self.regaining_ns),
             "lost_steps": self.lost_steps,
             "lost_s": seconds(self.lost_ns),
             "resumed_step": self.resumed_step,
+            "tier": self.tier,
             "burnt": self.burnt,
             "faults": list(self.faults),
             "phase_s": {stage.value: seconds(ns) for stage, ns in self.stages_ns.items()},
@@ -200,6 +206,17 @@ class Report:
         """The same from the instant of the fault, where the tape tells it."""
         return Spread.of(ns for one in self.comebacks if (ns := one.since_fault_ns) is not None)
 
+    @property
+    def regaining(self) -> Spread:
+        """How long it took from there until it was as far again as before."""
+        return Spread.of(ns for one in self.comebacks if (ns := one.regaining_ns) is not None)
+
+    def stage_share(self, stage: Stage) -> float:
+        """Which part of all coming back that stage took."""
+        whole_ns = sum(ns for one in self.comebacks for ns in one.stages_ns.values())
+        in_it_ns = sum(one.stages_ns.get(stage, 0) for one in self.comebacks)
+        return in_it_ns / whole_ns if whole_ns else 0.0
+
     def stage(self, stage: Stage) -> Spread:
         """How long one part of coming back took."""
         return Spread.of(one.stages_ns[stage] for one in self.comebacks if stage in one.stages_ns)
@@ -237,6 +254,7 @@ class Report:
             "burnt_restarts": self.burnt,
             "restart_s": {**self.durations.to_json(), "phases": stages},
             "restart_since_fault_s": self.durations_since_fault.to_json(),
+            "regaining_s": self.regaining.to_json(),
             "restart_records": [one.to_json() for one in self.comebacks],
             "faults": [one.to_json() for one in self.faults],
             "checkpoints": self.checkpoints.to_json(),

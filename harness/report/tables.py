@@ -1,4 +1,4 @@
-"""The tables of a report for people: restarts, their parts, and faults."""
+"""The tables of a report for people: restarts, where their time goes, and faults."""
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -8,25 +8,51 @@ from harness.recovery import Stage
 from harness.report.model import Comeback, Report
 from harness.report.spread import Spread, counted, seconds
 
+_BLOCKS = " ▏▎▍▌▋▊▉█"
+BAR_WIDTH, BESIDE_BARS = 24, 63
+ENDS = {
+    Stage.DETECT: "detected",
+    Stage.STACKS: "stacks dumped",
+    Stage.TEARDOWN: "torn down",
+    Stage.RENDEZVOUS: "next attempt begun",
+    Stage.SPAWN: "spawned",
+    Stage.INIT: "joined",
+    Stage.RESTORE: "state read",
+    Stage.GROUP: "group up",
+    Stage.SETUP: "state in place",
+    Stage.WARMUP: "first step finished",
+}
+"""What is done when a part is over."""
 LISTED = 12
 """How many restarts and faults a table shows; the rest are in `--json`."""
 
 
-def spreads(report: Report) -> Table:
-    """How long coming back took, and each part of it."""
+def spreads(report: Report, width: int) -> Table:
+    """How long coming back took, each part of it, and a bar for its share in all of them."""
     table = Table.grid(padding=(0, 2))
-    table.add_column()
+    table.add_column(no_wrap=True)
     for _ in range(4):
-        table.add_column(justify="right")
+        table.add_column(justify="right", no_wrap=True)
     heads = ("seconds", "count", "median", "p90", "max")
     table.add_row(*(Text(head, style="dim") for head in heads))
-    rows = [("last finished step → next first one", report.durations)]
-    rows += [("  of that, " + stage.value, report.stage(stage)) for stage in Stage]
-    rows += [("fault injected → first finished step", report.durations_since_fault)]
-    for label, spread in rows:
-        if spread.count:
-            table.add_row(label, *_figures(spread))
+    _add(table, "last step → next first one", report.durations)
+    for stage in Stage:
+        picture = bar(report.stage_share(stage), max(0, min(BAR_WIDTH, width - BESIDE_BARS)))
+        _add(table, f"  → {ENDS[stage]}", report.stage(stage), picture)
+    _add(table, "  then: lost steps regained", report.regaining)
+    _add(table, "fault → next first step", report.durations_since_fault)
     return table
+
+
+def _add(table: Table, label: str, spread: Spread, picture: str = "") -> None:
+    if spread.count:
+        table.add_row(label, *_figures(spread), Text(picture, "cyan"))
+
+
+def bar(share: float, width: int) -> str:
+    """A bar as long as `share` of `width` columns, to an eighth of one."""
+    eighths = round(share * width * 8)
+    return "█" * (eighths // 8) + _BLOCKS[eighths % 8].strip()
 
 
 def _figures(spread: Spread) -> list[str]:
@@ -37,19 +63,19 @@ def _figures(spread: Spread) -> list[str]:
 def comebacks(report: Report) -> RenderableType:
     """Each failure and the way back from it, the newest last."""
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1))
-    for head in ("#", "attempt", "back after", "resumed", "lost"):
+    for head in ("#", "attempt", "back, s", "resumed at", "lost"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("what happened", overflow="ellipsis", no_wrap=True)
     for one in report.comebacks[-LISTED:]:
-        resumed = "" if one.resumed_step is None else f"step {one.resumed_step}"
-        lost = f"{counted(one.lost_steps, 'step')}"
+        resumed = "" if one.resumed_step is None else f"{one.resumed_step}, {one.tier or 'start'}"
+        lost = counted(one.lost_steps, "step")
         table.add_row(str(one.number), str(one.attempt), _back(one), resumed, lost, _happened(one))
     return _cut(table, len(report.comebacks))
 
 
 def _back(one: Comeback) -> str:
     if one.duration_ns is not None:
-        return f"{seconds(one.duration_ns):.3f} s"
+        return f"{seconds(one.duration_ns):.3f}"
     return "burnt" if one.burnt else "not yet"
 
 

@@ -18,7 +18,6 @@ from harness.report.spread import counted, duration, seconds
 
 LEAST_WIDTH = 60
 
-_BLOCKS = " ▏▎▍▌▋▊▉█"
 _STYLES = {"kept": "green", strip.LOST: "red"} | {
     kind: style for kind, (_, style) in strip.LOOKS.items()
 }
@@ -50,7 +49,9 @@ def _parts(report: Report, name: str, width: int) -> Iterator[RenderableType]:
     if report.segments:
         yield from _section("phase by phase", *_strip(report, width))
     if report.comebacks:
-        yield from _section("restarts", tables.spreads(report), Text(), tables.comebacks(report))
+        yield from _section(
+            "restarts", tables.spreads(report, width), Text(), tables.comebacks(report)
+        )
     if report.faults:
         yield from _section("faults", tables.faults(report))
     if report.standing is not Standing.EMPTY:
@@ -116,10 +117,10 @@ def _time(report: Report, width: int) -> RenderableType:
     longest = max(split.classes_ns().values(), default=0)
     for kind, ns in split.classes_ns().items():
         if ns or kind == "kept":
-            bar = _bar(ns / longest if longest else 0.0, width - 46)
+            drawn = tables.bar(ns / longest if longest else 0.0, width - 46)
             share = ns / split.wall_ns if split.wall_ns else 0.0
             style = _STYLES[kind]
-            table.add_row(_called(kind), f"{seconds(ns):.3f} s", f"{share:.1%}", Text(bar, style))
+            table.add_row(_called(kind), f"{seconds(ns):.3f} s", f"{share:.1%}", Text(drawn, style))
     table.add_row("sum", f"{seconds(split.wall_ns):.3f} s", "", "")
     shares = [
         f"{kind} {ns / split.wall_ns:.1%}"
@@ -131,11 +132,6 @@ def _time(report: Report, width: int) -> RenderableType:
 
 def _called(kind: str) -> str:
     return {"kept": "work kept", "lost": "work lost"}.get(kind, kind.replace("_", " "))
-
-
-def _bar(share: float, width: int) -> str:
-    eighths = round(share * width * 8)
-    return "█" * (eighths // 8) + _BLOCKS[eighths % 8].strip()
 
 
 def _strip(report: Report, width: int) -> Iterator[RenderableType]:

@@ -1,15 +1,19 @@
 """The way back of a simulated job: which parts a restart has, and what is said after each of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import assert_never
 
 from harness.events import (
     AttemptStarted,
     CheckpointRejected,
     Event,
+    GroupFormed,
     RanksSpawned,
     RanksStopped,
     Rejection,
     RestoreStarted,
+    StacksDumped,
+    StateFound,
     StepFinished,
     TrainingResumed,
 )
@@ -17,6 +21,9 @@ from harness.recovery import Stage
 from harness.simulation.draws import Draw
 from harness.simulation.laws import Constant, Law
 from harness.simulation.saves import Saved
+
+_SAID_IF_IT_LASTS = frozenset({Stage.STACKS, Stage.RESTORE, Stage.GROUP})
+"""Ends of parts that nothing but these parts' own lengths hangs on."""
 
 Stages = Mapping[Stage, Law]
 """How long the parts of a restart last; one that is not named lasts no time."""
@@ -48,25 +55,36 @@ def way_back(
             at_s += stages[stage].quantile_s(draw())
         if stage is Stage.RENDEZVOUS:
             at_s += wait_s
-        for event in _said_after(stage, resumed, rejected, ranks):
-            yield at_s, event
+        if stage in stages or stage not in _SAID_IF_IT_LASTS:
+            for event in _said_after(stage, resumed, rejected, ranks):
+                yield at_s, event
 
 
 def _said_after(stage: Stage, resumed: Saved, rejected: Sequence[Saved], ranks: int) -> list[Event]:
+    said: list[Event]
     match stage:
+        case Stage.STACKS:
+            said = [StacksDumped("")]
         case Stage.TEARDOWN:
-            return [RanksStopped()]
+            said = [RanksStopped()]
         case Stage.RENDEZVOUS:
-            return [AttemptStarted(ranks)]
+            said = [AttemptStarted(ranks)]
         case Stage.SPAWN:
-            return [RanksSpawned(ranks, warm=False)]
+            said = [RanksSpawned(ranks, warm=False)]
         case Stage.INIT:
-            return [RestoreStarted()]
+            said = [RestoreStarted()]
         case Stage.RESTORE:
+            said = [StateFound(resumed.step, resumed.tier)]
+        case Stage.GROUP:
+            said = [GroupFormed(ranks)]
+        case Stage.SETUP:
             resume = TrainingResumed(resumed.step, resumed.tier, resumed.attempt)
-            return [*(_walked_past(saved) for saved in rejected), resume]
+            said = [*(_walked_past(saved) for saved in rejected), resume]
+        case Stage.DETECT | Stage.WARMUP:
+            said = [StepFinished(resumed.step + 1, resumed.step, resumed.step + 1)]
         case _:
-            return [StepFinished(resumed.step + 1, resumed.step, resumed.step + 1)]
+            assert_never(stage)
+    return said
 
 
 def _walked_past(saved: Saved) -> CheckpointRejected:

@@ -229,7 +229,7 @@ class SimulatedJob:
         self._teller.say(detected_s, self._declared(stop.failure))
         following = self._trouble.on_the_way(stop, detected_s)
         begun = self._begin(
-            detected_s, Stage.TEARDOWN, self._stages_from_newest(), rejected, wait_s, following
+            detected_s, Stage.STACKS, self._stages_from_newest(), rejected, wait_s, following
         )
         return None if begun else following
 

@@ -63,11 +63,14 @@ def test_every_sample_of_a_run_that_was_killed_once(tmp_path):
     }
     parts_s = {
         "detect": 0.2,
-        "teardown": 0.02,
+        "stacks": 0.005,
+        "teardown": 0.015,
         "rendezvous": 0.02,
         "spawn": 0.02,
         "init": 0.06,
-        "restore": 0.04,
+        "restore": 0.015,
+        "group": 0.005,
+        "setup": 0.02,
         "warmup": 0.1,
     }
     states_s = {

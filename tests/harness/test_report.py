@@ -25,7 +25,18 @@ from harness.segments import Segment
 from harness.verify import final_digest
 from tests.harness import stories
 
-PARTS = ("detect", "teardown", "rendezvous", "spawn", "init", "restore", "warmup")
+PARTS = (
+    "detect",
+    "stacks",
+    "teardown",
+    "rendezvous",
+    "spawn",
+    "init",
+    "restore",
+    "group",
+    "setup",
+    "warmup",
+)
 
 
 def once(duration_s: float) -> dict[str, float]:
@@ -37,7 +48,7 @@ NEVER = {"count": 0, "median": None, "p90": None, "max": None}
 
 def test_a_run_that_was_killed_once_is_told_in_full(tmp_path):
     run_dir = stories.write(tmp_path / "run", stories.KILLED_ONCE)
-    parts_s = (0.2, 0.02, 0.02, 0.02, 0.06, 0.04, 0.1)
+    parts_s = (0.2, 0.005, 0.015, 0.02, 0.02, 0.06, 0.015, 0.005, 0.02, 0.1)
     told = report(run_dir).to_json()
     assert told == {
         "schema": 1,
@@ -93,6 +104,7 @@ def test_a_run_that_was_killed_once_is_told_in_full(tmp_path):
             "phases": {part: once(s) for part, s in zip(PARTS, parts_s, strict=True)},
         },
         "restart_since_fault_s": once(0.3),
+        "regaining_s": once(0.0),
         "restart_records": [
             {
                 "number": 1,
@@ -102,9 +114,11 @@ def test_a_run_that_was_killed_once_is_told_in_full(tmp_path):
                 "reason": "killed by SIGKILL",
                 "duration_s": 0.46,
                 "since_fault_s": 0.3,
+                "regaining_s": 0.0,
                 "lost_steps": 1,
                 "lost_s": 0.6,
                 "resumed_step": 2,
+                "tier": "storage",
                 "burnt": False,
                 "faults": ["1"],
                 "phase_s": dict(zip(PARTS, parts_s, strict=True)),
@@ -185,19 +199,23 @@ phase by phase
   one cell: 37 ms
 
 restarts
-  seconds                               count  median    p90    max
-  last finished step → next first one       1   0.460  0.460  0.460
-    of that, detect                         1   0.200  0.200  0.200
-    of that, teardown                       1   0.020  0.020  0.020
-    of that, rendezvous                     1   0.020  0.020  0.020
-    of that, spawn                          1   0.020  0.020  0.020
-    of that, init                           1   0.060  0.060  0.060
-    of that, restore                        1   0.040  0.040  0.040
-    of that, warmup                         1   0.100  0.100  0.100
-  fault injected → first finished step      1   0.300  0.300  0.300
+  seconds                      count  median    p90    max
+  last step → next first one       1   0.460  0.460  0.460
+    → detected                     1   0.200  0.200  0.200  ███████▍
+    → stacks dumped                1   0.005  0.005  0.005  ▏
+    → torn down                    1   0.015  0.015  0.015  ▌
+    → next attempt begun           1   0.020  0.020  0.020  ▊
+    → spawned                      1   0.020  0.020  0.020  ▊
+    → joined                       1   0.060  0.060  0.060  ██▎
+    → state read                   1   0.015  0.015  0.015  ▌
+    → group up                     1   0.005  0.005  0.005  ▏
+    → state in place               1   0.020  0.020  0.020  ▊
+    → first step finished          1   0.100  0.100  0.100  ███▊
+    then: lost steps regained      1   0.000  0.000  0.000
+  fault → next first step          1   0.300  0.300  0.300
 
-  #  attempt  back after  resumed    lost  what happened
-  1        0     0.460 s   step 2  1 step  rank 1: killed by SIGKILL (fault 1)
+  #  attempt  back, s  resumed at    lost  what happened
+  1        0    0.460  2, storage  1 step  rank 1: killed by SIGKILL (fault 1)
 
 faults
       at  id  kind  target  what became of it

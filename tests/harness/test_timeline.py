@@ -21,6 +21,7 @@ from harness.events import (
     FaultConfirmed,
     FaultInjected,
     FaultSkipped,
+    GroupFormed,
     Outcome,
     RankJoined,
     RanksSpawned,
@@ -33,7 +34,9 @@ from harness.events import (
     SaveFailed,
     SaveStarted,
     SaveUnblocked,
+    StacksDumped,
     StateDigested,
+    StateFound,
     StepFinished,
     StepTimed,
     Tier,
@@ -209,6 +212,7 @@ def test_a_kill_in_a_step_with_all_that_follows():
             last_step=4,
             next_attempt=2,
             resumed_step=2,
+            tier=Tier.STORAGE,
             lost_steps=2,
             lost_ns=3 * S + S // 2,
             first_step_at_ns=22 * S,
@@ -629,6 +633,55 @@ def test_a_save_that_died_with_its_attempt_is_no_longer_under_way_when_the_next_
         )
     ).account
     assert [save.attempt for save in account.checkpoints.under_way] == [2]
+
+
+def test_every_part_of_a_way_back_has_its_own_time():
+    account = timeline(
+        log(
+            *start(),
+            (10, 1, KILLED),
+            (10.25, 1, StacksDumped("incidents/1")),
+            (10.75, 1, RanksStopped()),
+            (11, 2, AttemptStarted(2)),
+            (11.5, 2, RanksSpawned(2, warm=True)),
+            (12.5, 2, RestoreStarted()),
+            (13, 2, StateFound(1, Tier.MEMORY)),
+            (13.25, 2, GroupFormed(2)),
+            (15, 2, TrainingResumed(1, Tier.MEMORY, 1)),
+            (18, 2, step(2)),
+            (19, 2, step(3)),
+        )
+    ).account
+    (record,) = account.recovery.records
+    assert record.phases == {
+        Stage.DETECT: 2 * S,
+        Stage.STACKS: S // 4,
+        Stage.TEARDOWN: S // 2,
+        Stage.RENDEZVOUS: S // 4,
+        Stage.SPAWN: S // 2,
+        Stage.INIT: S,
+        Stage.RESTORE: S // 2,
+        Stage.GROUP: S // 4,
+        Stage.SETUP: 7 * S // 4,
+        Stage.WARMUP: 3 * S,
+    }
+    assert list(record.phases) == list(Stage)
+    assert (record.tier, record.regaining_ns) == (Tier.MEMORY, 0)
+
+
+def test_a_group_that_forms_before_anyone_looks_for_a_state_is_a_part_of_joining():
+    (record,) = timeline(
+        log(
+            *start(),
+            (10, 1, KILLED),
+            (11, 2, AttemptStarted(2)),
+            (11.5, 2, RanksSpawned(2, warm=True)),
+            (12, 2, GroupFormed(2)),
+            (12.5, 2, RestoreStarted()),
+            (14, 2, TrainingResumed(1, Tier.STORAGE, 1)),
+        )
+    ).account.recovery.records
+    assert (record.phases[Stage.INIT], record.phases[Stage.RESTORE]) == (S, 3 * S // 2)
 
 
 def test_word_of_the_old_ranks_that_comes_late_does_not_set_the_way_back_back():
