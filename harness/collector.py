@@ -6,6 +6,7 @@ makes one fall. Slots and locks feed gauges of the present moment, and nothing e
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TypeVar
@@ -20,8 +21,9 @@ from harness.cache import Following
 from harness.histogram import BOUNDS_NS, Histogram
 from harness.liveness import launcher_lives, lives
 from harness.metrics import COMMON, FAMILIES, Family, Kind
+from harness.present import Present, Values
 from harness.rundir import RunDir
-from harness.samples import DRAW, Present, Values
+from harness.samples import DRAW
 
 T = TypeVar("T")
 
@@ -68,6 +70,7 @@ def present(run_dir: RunDir, account: Account) -> Present:
         record = None
     ranks = range(account.world_size)
     read = {rank: slots.read(run_dir.slot(rank)) for rank in ranks}
+    monotonic_ns = time.monotonic_ns()
     return Present(
         job_name=os.fsencode(run_dir.path.name).decode(errors="replace"),
         run_id=account.run_id or (record.run_id if record else ""),
@@ -75,7 +78,13 @@ def present(run_dir: RunDir, account: Account) -> Present:
         account=account,
         is_led=launcher_lives(run_dir, account),
         up=[lives(run_dir, f"rank-{rank}") for rank in ranks],
-        slots={r: slot for r, slot in read.items() if slot and slot.attempt == account.attempt},
+        slots={
+            rank: slot
+            for rank, slot in read.items()
+            # One from the future is left from before the machine was last started.
+            if slot and slot.attempt == account.attempt and slot.updated_ns <= monotonic_ns
+        },
+        boot_ns=time.time_ns() - monotonic_ns,
     )
 
 

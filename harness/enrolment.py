@@ -3,6 +3,7 @@
 import atexit
 import logging
 import os
+import socket
 from typing import Any
 
 import msgspec
@@ -41,7 +42,14 @@ def device_of(local_rank: int) -> torch.device:
     return torch.device("cuda", local_rank)
 
 
-def enrol(voice: Voice, member: Membership, agreed: Session) -> None:
+def gpu_uuid_of(device: torch.device) -> str:
+    """How NVIDIA's tools and exporters call the device; empty for a CPU."""
+    if device.type != "cuda":
+        return ""
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+
+
+def enrol(voice: Voice, member: Membership, agreed: Session, device: torch.device) -> None:
     """Say who this process is: in the log, and in a file that an injector can check.
 
     Where no launcher of ours speaks for the run, rank 0 says that it and its attempt started.
@@ -53,7 +61,8 @@ def enrol(voice: Voice, member: Membership, agreed: Session) -> None:
             voice.tell(started, at_ns=agreed.began_ns)
         voice.tell(AttemptStarted(member.world_size))
     ticks = start_ticks(os.getpid())
-    voice.write(RankJoined(os.getpid(), ticks))
+    node, gpu_uuid = socket.gethostname(), gpu_uuid_of(device)
+    voice.write(RankJoined(os.getpid(), ticks, member.local_rank, node, gpu_uuid))
     worker = {
         "schema": SCHEMA,
         "rank": member.rank,

@@ -258,6 +258,11 @@ class RankJoined(Event):
     pid: int
     start_ticks: int
     """Start of the process in clock ticks since boot (field 22 of /proc/PID/stat)."""
+    local_rank: int | None = None
+    node: str = ""
+    """Name of its machine."""
+    gpu_uuid: str = ""
+    """Of its device, as NVIDIA's tools print it; empty on CPU."""
 
 
 @dataclass(frozen=True, slots=True)

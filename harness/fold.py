@@ -118,8 +118,7 @@ class Fold(Lives):
         rollback = self._roll_back(event.step, at_ns)
         self.recovery.resume(event.step, event.tier, rollback.lost_ns, rollback.lost_steps)
         self.recovery.reach(Stage.WARMUP, at_ns)
-        if event.tier is not None:
-            self.checkpoints.restore(event.tier, at_ns - self.restore_since_ns)
+        self.checkpoints.restore(event, at_ns - self.restore_since_ns)
         return settled
 
     def _roll_back(self, step: int, at_ns: int) -> Rollback:
@@ -179,7 +178,7 @@ class Fold(Lives):
     def _save_started(self, entry: Entry, at_ns: int) -> list[Segment]:
         event = entry.event
         assert isinstance(event, SaveStarted)
-        self.checkpoints.start(event, entry.attempt, at_ns)
+        self.checkpoints.start(event, entry.attempt, at_ns, self.meter.productive_ns)
         if event.tier is Tier.STORAGE:
             self.ledger.save(event.step, entry.attempt)
         return self._pause(entry, at_ns)
@@ -239,6 +238,8 @@ class Fold(Lives):
             case RankJoined() as event:
                 rank.pid, rank.start_ticks = event.pid, event.start_ticks
                 rank.attempt, rank.joined_at_ns = entry.attempt, at_ns
+                rank.local_rank, rank.node = event.local_rank, event.node
+                rank.gpu_uuid = event.gpu_uuid
             case _:
                 pass
 

@@ -88,7 +88,7 @@ class Job:
         self._steplog = StepLog(
             self._voice, self.world_size, self.settings.digest_every_steps, late
         )
-        enrol(self._voice, member, agreed)
+        enrol(self._voice, member, agreed, self.device)
         reach(Point.JOIN)
         with told_as_outage(self.settings.checkpoints or str(self.run_dir.checkpoints)):
             self._store = checkpoint_store(self.run_dir, agreed.run_id, self.settings)

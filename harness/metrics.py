@@ -67,6 +67,11 @@ GOODPUT = _family(
 STEPS = _family("steps_total", Kind.COUNTER, "Finished steps, done first or again.", "kind")
 TOKENS = _family("tokens_total", Kind.COUNTER, "Tokens of finished steps, over all ranks.", "kind")
 STEP = _family("step", Kind.GAUGE, "The last finished step that the run holds.")
+STEP_DURATION = _family(
+    "step_duration_seconds",
+    Kind.HISTOGRAM,
+    "Work from one finished step to the next, without saves and evaluations.",
+)
 RESTARTS = _family(
     "restarts_total",
     Kind.COUNTER,
@@ -96,7 +101,43 @@ RESTART_PHASE_DURATION = _family(
     "restart_phase_duration_seconds", Kind.HISTOGRAM, "Parts of coming back.", "phase"
 )
 SAVES = _family(
-    "checkpoint_saves_total", Kind.COUNTER, "Saves that ended, by how.", "tier", "outcome"
+    "checkpoint_saves_total",
+    Kind.COUNTER,
+    "Saves that ended, by how; one that its attempt left behind is superseded by the next one's.",
+    "tier",
+    "outcome",
+)
+STALL_DURATION = _family(
+    "checkpoint_stall_duration_seconds", Kind.HISTOGRAM, "Training waited for a save.", "tier"
+)
+COMMIT_DURATION = _family(
+    "checkpoint_commit_duration_seconds",
+    Kind.HISTOGRAM,
+    "From the start of a save until it was durable.",
+    "tier",
+)
+RESTORE_DURATION = _family(
+    "checkpoint_restore_duration_seconds",
+    Kind.HISTOGRAM,
+    "From the search for a state until it was in place.",
+    "tier",
+)
+CHECKPOINT_BYTES = _family(
+    "checkpoint_bytes_total",
+    Kind.COUNTER,
+    "Sizes of the checkpoints that became durable (write), and of those resumed from (read).",
+    "direction",
+    "tier",
+)
+CHECKPOINT_SIZE = _family(
+    "checkpoint_size_bytes", Kind.GAUGE, "Size of the last checkpoint, over all ranks.", "tier"
+)
+INTERVAL = _family(
+    "checkpoint_interval_seconds",
+    Kind.GAUGE,
+    "Work between the last two saves (current); what the failures and stalls so far make best (optimal).",
+    "tier",
+    "kind",
 )
 REJECTED = _family(
     "checkpoint_rejected_total",
@@ -119,22 +160,45 @@ STRAGGLER_DELAY = _family(
     "Own time of the rank in its last step, minus the lower median of all ranks'.",
     "rank",
 )
+RANK_INFO = _family(
+    "rank_info", Kind.GAUGE, "1, to join on.", "rank", "local_rank", "node", "gpu_uuid"
+)
+RANK_PROGRESS = _family(
+    "rank_progress_timestamp_seconds",
+    Kind.GAUGE,
+    "When the rank last got on (a step, a save, an evaluation), in Unix time.",
+    "rank",
+)
 RANK_UP = _family("rank_up", Kind.GAUGE, "1 while the rank's process lives.", "rank")
 LOSS = _family("loss", Kind.GAUGE, "The last training loss that was read.")
 VALIDATION_LOSS = _family("validation_loss", Kind.GAUGE, "The last loss on held-out data.")
 FAULTS = _family(
     "faults_injected_total", Kind.COUNTER, "Faults that the injector applied.", "fault", "scope"
 )
+DETECTION_LATENCY = _family(
+    "detection_latency_seconds",
+    Kind.HISTOGRAM,
+    "From the injection of a fault until the attempt that it hit was declared failed.",
+    "fault",
+)
+MTBF = _family(
+    "mtbf_seconds",
+    Kind.GAUGE,
+    "Mean time of training between failures: estimate, and bounds of 95 % on either side.",
+    "bound",
+)
 
 FAMILIES: Mapping[str, Family] = {
     family.name: family
     for family in (
         *(RUN_INFO, RUN_START, PHASE, LAUNCHER_UP, STATE_SECONDS, RANK_SECONDS),
-        *(LOST_WORK, LOST_STEPS, GOODPUT, STEPS, TOKENS, STEP),
+        *(LOST_WORK, LOST_STEPS, GOODPUT, STEPS, TOKENS, STEP, STEP_DURATION),
         *(RESTARTS, BURNT_RESTARTS, RECOVERIES, INTERVENTIONS),
         *(RESTART_DURATION, RESTART_PHASE_DURATION),
-        *(SAVES, REJECTED, LAST_SAVE_STEP, LAST_SAVE_TIME),
-        *(STRAGGLER_DELAY, RANK_UP, LOSS, VALIDATION_LOSS, FAULTS),
+        *(SAVES, STALL_DURATION, COMMIT_DURATION, RESTORE_DURATION),
+        *(CHECKPOINT_BYTES, CHECKPOINT_SIZE, INTERVAL, REJECTED, LAST_SAVE_STEP, LAST_SAVE_TIME),
+        *(STRAGGLER_DELAY, RANK_UP, RANK_INFO, RANK_PROGRESS, LOSS, VALIDATION_LOSS),
+        *(FAULTS, DETECTION_LATENCY, MTBF),
     )
 }
 """Every metric by name. Dashboards, rules and docs are tested against this table, both ways."""

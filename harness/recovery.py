@@ -96,6 +96,8 @@ class Restart:
 
 UNKNOWN_CAUSE = "unknown"
 """Under this, restarts are counted of which nobody saw the cause."""
+FROM_OUTSIDE = (Cause.NODE_LOSS, Cause.PREEMPTION)
+"""Causes that no program can repeat by itself: two of them at one step are two."""
 
 
 @dataclass(slots=True)
@@ -106,6 +108,8 @@ class Recovery:
     """The last so many."""
     failures: dict[str, int] = field(default_factory=dict)
     """Attempts declared failed, by cause."""
+    incidents: dict[str, int] = field(default_factory=dict)
+    """The same with a crash loop (the same cause at the same step again) counted once."""
     restarts: dict[str, int] = field(default_factory=dict)
     """Failures after which the same launcher began another attempt, by cause."""
     burnt: int = 0
@@ -125,6 +129,9 @@ class Recovery:
         self._leave_stage(restart.failed_at_ns)
         cause = restart.cause or UNKNOWN_CAUSE
         self.failures[cause] = self.failures.get(cause, 0) + 1
+        again = any((it.cause, it.last_step) == _place(restart) for it in self.records)
+        if not again or restart.cause in FROM_OUTSIDE:
+            self.incidents[cause] = self.incidents.get(cause, 0) + 1
         self.burnt += restart.burnt
         self.records.append(restart)
         del self.records[:-keep]
@@ -223,6 +230,11 @@ class Recovery:
         phases = {**record.phases, self.stage: record.phases.get(self.stage, 0) + duration_ns}
         self.records[-1] = replace(record, phases=phases)
         self.stages.setdefault(self.stage, Histogram()).add(duration_ns)
+
+
+def _place(restart: Restart) -> tuple[Cause | None, int]:
+    """What is the same each time that a run crashes in a loop."""
+    return restart.cause, restart.last_step
 
 
 _ORDER = {stage: place for place, stage in enumerate(Stage)}

@@ -13,11 +13,14 @@ from harness.events import (
     SaveStarted,
     SaveUnblocked,
     Tier,
+    TrainingResumed,
 )
 from harness.histogram import Histogram
 
 _UNDER_WAY = 64
 """More saves than this are never under way; what else is listed as such has no end."""
+_SIZES = 64
+"""Of so many of the last checkpoints the size is known, should training resume from one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,14 @@ class Saves:
     started: int = 0
     committed: int = 0
     failed: int = 0
+    superseded: int = 0
+    """Saves that their attempt left behind: neither committed nor failed when the next one saved."""
     bytes: int = 0
     """Of all that were committed."""
+    restored_bytes: int = 0
+    """Of all that training resumed from, as far as their sizes were known."""
+    sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By step: the attempt that committed it, and its size in bytes."""
     last_bytes: int = 0
     last_step: int | None = None
     """The newest step that is durable; it may since have been deleted."""
@@ -47,6 +56,23 @@ class Saves:
     """Training waited."""
     commits: Histogram = field(default_factory=Histogram)
     """From the start of the save until it was durable."""
+    began: tuple[int, int] | None = None
+    """Attempt of the last save, and the productive time of the run when it began."""
+    interval_ns: int | None = None
+    """Productive time between the last two saves of one attempt."""
+
+    def begin(self, attempt: int, productive_ns: int) -> None:
+        """A save begins after so much productive time of the run."""
+        self.started += 1
+        if self.began is not None and self.began[0] == attempt:
+            self.interval_ns = productive_ns - self.began[1]
+        self.began = attempt, productive_ns
+
+    def restore(self, step: int, attempt: int | None) -> None:
+        """The state of `step` that `attempt` had committed was read."""
+        saved_by, size = self.sizes.get(step, (None, 0))
+        if saved_by is not None and saved_by == attempt:
+            self.restored_bytes += size
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +106,11 @@ class Checkpoints:
         """The saves of `tier`."""
         return self.saves.setdefault(tier, Saves())
 
-    def start(self, event: SaveStarted, attempt: int, at_ns: int) -> None:
+    def start(self, event: SaveStarted, attempt: int, at_ns: int, productive_ns: int) -> None:
         """A save began. What a dead attempt left under way will not end."""
-        self.tier(event.tier).started += 1
+        self.tier(event.tier).begin(attempt, productive_ns)
+        for save in self.under_way:
+            self.tier(save.tier).superseded += save.attempt != attempt
         self.under_way = [save for save in self.under_way if save.attempt == attempt]
         self.under_way.append(SaveUnderWay(event.tier, event.step, attempt, at_ns))
         del self.under_way[:-_UNDER_WAY]
@@ -99,6 +127,9 @@ class Checkpoints:
         tally.committed += 1
         tally.bytes += event.bytes
         tally.last_bytes, tally.last_step, tally.last_at_ns = event.bytes, event.step, at_ns
+        tally.sizes[event.step] = attempt, event.bytes
+        if len(tally.sizes) > _SIZES:
+            del tally.sizes[min(tally.sizes)]
         for save in self._end(event, attempt):
             tally.commits.add(at_ns - save.started_at_ns)
 
@@ -107,9 +138,11 @@ class Checkpoints:
         self.tier(event.tier).failed += 1
         self._end(event, attempt)
 
-    def restore(self, tier: Tier, duration_ns: int) -> None:
-        """A state was found, verified and loaded."""
-        self.restores.setdefault(tier, Histogram()).add(duration_ns)
+    def restore(self, event: TrainingResumed, duration_ns: int) -> None:
+        """A state was found, verified and loaded; one of no tier is a start from nothing."""
+        if event.tier is not None:
+            self.restores.setdefault(event.tier, Histogram()).add(duration_ns)
+            self.tier(event.tier).restore(event.step, event.saved_by)
 
     def reject(self, event: CheckpointRejected, attempt: int, keep: int) -> None:
         """A restore walked past a checkpoint; the last `keep` are listed."""

@@ -7,6 +7,19 @@ from harness.events import FaultConfirmed, FaultDeferred, FaultInjected, FaultLi
 from harness.histogram import Histogram
 
 
+class Scope(StrEnum):
+    """What a fault acts on."""
+
+    RANK = "rank"
+    NODE = "node"
+    STORAGE = "storage"
+    NETWORK = "network"
+
+
+_SCOPES = {"rank": Scope.RANK, "node": Scope.NODE, "store": Scope.STORAGE, "network": Scope.NETWORK}
+"""By the first word of a fault's target."""
+
+
 class FaultState(StrEnum):
     """How far a fault of the tape has come."""
 
@@ -45,8 +58,8 @@ class Faults:
 
     records: list[Fault] = field(default_factory=list)
     """The last so many, in the order in which they were first heard of."""
-    injected: dict[str, int] = field(default_factory=dict)
-    """How many, by kind."""
+    injected: dict[Scope, dict[str, int]] = field(default_factory=dict)
+    """How many, by what they act on and by kind."""
     states: dict[FaultState, int] = field(default_factory=dict)
     """How many ever came to each state."""
     detections: dict[str, Histogram] = field(default_factory=dict)
@@ -63,7 +76,8 @@ class Faults:
         self.records[place] = after
         self.states[after.state] = self.states.get(after.state, 0) + 1
         if isinstance(event, FaultInjected):
-            self.injected[event.kind] = self.injected.get(event.kind, 0) + 1
+            kinds = self.injected.setdefault(_SCOPES.get(_first(event.target), Scope.RANK), {})
+            kinds[event.kind] = kinds.get(event.kind, 0) + 1
         del self.records[:-keep]
 
     def hit(self, attempt: int) -> bool:
@@ -79,13 +93,17 @@ class Faults:
         for place, fault in enumerate(self.records):
             standing = fault.state in (FaultState.INJECTED, FaultState.CONFIRMED)
             # A call to the storage that was spoilt is over with it, and most are survived.
-            standing = standing and fault.target.split(" ")[0] != "store"
+            standing = standing and _first(fault.target) != "store"
             if standing and fault.attempt == attempt and fault.injected_at_ns is not None:
                 led.append(fault.id)
                 self.records[place] = replace(fault, detected_at_ns=at_ns)
                 latency_ns = at_ns - fault.injected_at_ns
                 self.detections.setdefault(fault.kind, Histogram()).add(latency_ns)
         return tuple(led)
+
+
+def _first(target: str) -> str:
+    return target.split(" ", maxsplit=1)[0]
 
 
 def _changed(fault: Fault, event: FaultEvent, attempt: int, at_ns: int) -> Fault:

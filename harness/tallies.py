@@ -28,6 +28,10 @@ class Rank:
     digested_step: int | None = None
     """The step of the last `StateDigested`, and its digests by component."""
     digests: Mapping[str, str] = field(default_factory=dict)
+    local_rank: int | None = None
+    node: str = ""
+    gpu_uuid: str = ""
+    """Where it runs, as it joined."""
 
 
 @dataclass(slots=True)

@@ -10,17 +10,13 @@ from dataclasses import dataclass
 from harness.events import Cause, Tier
 from harness.goodput import split
 from harness.histogram import Histogram
-from harness.phases import Phase
-from harness.recovery import UNKNOWN_CAUSE, Restart
+from harness.recovery import FROM_OUTSIDE, UNKNOWN_CAUSE, Restart
+from harness.reliability import up_s
 from harness.saves import Saves
 from harness.theory import FailureRate, failure_rate
 from harness.timeline import Timeline
 
 _NS = 1_000_000_000
-_UP = (Phase.WORK, Phase.EVALUATION, Phase.SAVE_STALL, Phase.INTERRUPTED)
-"""The phases in which a failure stops training; the others are the way back from one."""
-_FROM_OUTSIDE = (Cause.NODE_LOSS, Cause.PREEMPTION)
-"""Causes that no program can repeat by itself: two of them at one step are two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,35 +79,28 @@ class Seen:
 
 def seen(runs: Mapping[str, Timeline]) -> Seen:
     """What the runs say, each under its name. Raises `ValueError` where one says nothing at all."""
-    ups_s = {name: _up_s(of) for name, of in runs.items()}
-    for name, up_s in ups_s.items():
-        if up_s <= 0:
+    ups_s = {name: up_s(of.account) for name, of in runs.items()}
+    for name, trained_s in ups_s.items():
+        if trained_s <= 0:
             raise ValueError(f"{name} has no time of training in it: nothing can be counted there")
     accounts = [of.account for of in runs.values()]
-    up_s = sum(ups_s.values())
+    all_up_s = sum(ups_s.values())
     saves = [_tier(of) for of in runs.values()]
     save_s = _mean_s(one.stalls for one in saves)
     durable_s = _mean_s(one.commits for one in saves)
     return Seen(
         runs=len(runs),
         wall_s=sum(split(of).wall_ns for of in runs.values()) / _NS,
-        up_s=up_s,
+        up_s=all_up_s,
         device_s=sum(ups_s[name] * max(1, of.account.world_size) for name, of in runs.items()),
         devices=max(max(1, one.world_size) for one in accounts),
         relaunches=sum(one.interventions for one in accounts),
-        causes=_causes([of.account.recovery.records for of in runs.values()], up_s),
+        causes=_causes([of.account.recovery.records for of in runs.values()], all_up_s),
         save_s=save_s,
         commit_s=None if save_s is None or durable_s is None else max(0.0, durable_s - save_s),
         restart_s=_restart_s(one for of in accounts for one in of.recovery.records),
         state_bytes=max((one.last_bytes for one in saves), default=0) or None,
     )
-
-
-def _up_s(of: Timeline) -> float:
-    account = of.account
-    settled_ns = sum(account.totals[phase] for phase in _UP)
-    waiting = [one for one in account.unsettled(account.at_ns) if one.phase in _UP]
-    return (settled_ns + sum(one.duration_ns for one in waiting)) / _NS
 
 
 def _tier(of: Timeline) -> Saves:
@@ -149,7 +138,7 @@ def _causes(runs: Sequence[Sequence[Restart]], up_s: float) -> list[Incidents]:
             cause = one.cause or UNKNOWN_CAUSE
             failures[cause] = failures.get(cause, 0) + 1
             injected[cause] = injected.get(cause, 0) + bool(one.faults)
-            again = (cause, one.last_step) in at_steps and cause not in _FROM_OUTSIDE
+            again = (cause, one.last_step) in at_steps and cause not in FROM_OUTSIDE
             incidents[cause] = incidents.get(cause, 0) + (not again)
             at_steps.add((cause, one.last_step))
     told = [

@@ -3,6 +3,7 @@ import math
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,11 +12,15 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from harness.collector import RunCollector
+from harness.events import Cause, SaveStarted, SaveUnblocked, StepFinished, Tier
 from harness.goodput import split
 from harness.metrics import COMMON, FAMILIES, PREFIX, Kind
 from harness.phases import Phase
+from harness.present import Present, by_rank
+from harness.recovery import Restart
+from harness.reliability import failures_seen
 from harness.rundir import RunDir
-from harness.samples import DRAW, Present
+from harness.samples import DRAW
 from harness.slots import SlotWriter
 from harness.timeline import Fold
 from tests.harness import stories
@@ -106,20 +111,43 @@ def test_every_sample_of_a_run_that_was_killed_once(tmp_path):
         ("restart_duration_seconds_sum", "regained_step"): 0.46,
         **{("restart_phase_duration_seconds_count", part): 1 for part in parts_s},
         **{("restart_phase_duration_seconds_sum", part): s for part, s in parts_s.items()},
+        ("step_duration_seconds_count", ""): 3,
+        ("step_duration_seconds_sum", ""): 1.4,
         ("checkpoint_saves_total", "committed,storage"): 2,
+        ("checkpoint_stall_duration_seconds_count", "storage"): 2,
+        ("checkpoint_stall_duration_seconds_sum", "storage"): 0.09,
+        ("checkpoint_commit_duration_seconds_count", "storage"): 2,
+        ("checkpoint_commit_duration_seconds_sum", "storage"): 0.39,
+        ("checkpoint_restore_duration_seconds_count", "storage"): 1,
+        ("checkpoint_restore_duration_seconds_sum", "storage"): 0.04,
+        ("checkpoint_bytes_total", "write,storage"): 8e6,
+        ("checkpoint_bytes_total", "read,storage"): 4e6,
+        ("checkpoint_size_bytes", "storage"): 4e6,
+        ("checkpoint_interval_seconds", "optimal,storage"): pytest.approx(0.3775, abs=1e-4),
         ("checkpoint_last_step", "storage"): 4,
         ("checkpoint_last_timestamp_seconds", "storage"): 1.7e9 + 2.7,
+        ("rank_info", ",,,0"): 1,
+        ("rank_info", ",,,1"): 1,
         ("loss", ""): 4.0,
         ("validation_loss", ""): 3.5,
         ("faults_injected_total", "kill,rank"): 1,
+        ("detection_latency_seconds_count", "kill"): 1,
+        ("detection_latency_seconds_sum", "kill"): 0.04,
+        ("mtbf_seconds", "estimate"): 1.84,
+        ("mtbf_seconds", "lower"): pytest.approx(0.3879, abs=1e-4),
+        ("mtbf_seconds", "upper"): pytest.approx(35.87, abs=0.01),
     }
 
 
 def test_saves_that_failed_and_checkpoints_that_were_walked_past_are_counted_by_kind(tmp_path):
     told = samples(scraped(stories.write(tmp_path / "run", stories.TROUBLED)))
-    assert {key: value for key, value in told.items() if key[0].startswith("checkpoint_")} == {
+    counted = ("checkpoint_saves", "checkpoint_rejected", "checkpoint_bytes", "checkpoint_last")
+    assert {key: value for key, value in told.items() if key[0].startswith(counted)} == {
         ("checkpoint_saves_total", "committed,storage"): 1,
         ("checkpoint_saves_total", "failed,storage"): 1,
+        ("checkpoint_saves_total", "superseded,storage"): 0,
+        ("checkpoint_bytes_total", "read,storage"): 0,
+        ("checkpoint_bytes_total", "write,storage"): 4e6,
         ("checkpoint_rejected_total", "checksum"): 1,
         ("checkpoint_rejected_total", "missing"): 0,
         ("checkpoint_rejected_total", "torn"): 0,
@@ -249,6 +277,88 @@ def test_a_rank_is_late_by_its_own_time_minus_the_lower_median(tmp_path, own_ms,
     told = draw(Present("run", "r1", "cpu", fold, True, (), read))
     assert told == {(rank,): pytest.approx(s) for rank, s in delay_s.items()}
     assert draw(Present("run", "r1", "cpu", fold, False, (), read)) == {}
+
+
+def test_of_many_ranks_the_slowest_are_told_and_how_the_others_are_spread():
+    values = {rank: float(rank) for rank in range(1000)}
+    slowest = {(str(rank),): float(rank) for rank in range(992, 1000)}
+    assert by_rank(values) == {("p50",): 499.0, ("p90",): 899.0, ("p99",): 989.0} | slowest
+    earliest = {(str(rank),): float(rank) for rank in range(8)}
+    told = by_rank(values, slow_is_low=True)
+    assert told == {("p50",): 500.0, ("p90",): 100.0, ("p99",): 10.0} | earliest
+    few = {rank: float(rank) for rank in range(512)}
+    assert by_rank(few) == {(str(rank),): value for rank, value in few.items()}
+
+
+def test_when_each_rank_last_got_on_is_told_even_once_it_is_dead(tmp_path):
+    run_dir = stories.write(tmp_path / "run", stories.GOING)
+    before_s = time.time()
+    with SlotWriter(run_dir.slot(0), attempt=1) as slot:
+        slot.update(step=3)
+    told = samples(scraped(run_dir))
+    assert told["rank_up", "0"] == 0
+    assert before_s - 0.01 <= told["rank_progress_timestamp_seconds", "0"] <= time.time() + 0.01
+
+
+def test_a_slot_from_before_the_machine_was_last_started_says_nothing(tmp_path, monkeypatch):
+    run_dir = stories.write(tmp_path / "run", stories.GOING)
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "monotonic_ns", lambda: 1 << 62)
+        with SlotWriter(run_dir.slot(0), attempt=1) as slot:
+            slot.update(own_ns=5)
+    names = {name for name, _ in samples(scraped(run_dir))}
+    assert "rank_progress_timestamp_seconds" not in names
+
+
+def test_a_save_that_its_attempt_left_behind_is_superseded_by_the_next_ones(tmp_path):
+    begun, done = SaveStarted, SaveUnblocked
+    story = [line for line in stories.KILLED_ONCE if line[2] < 1 and line[0] != 1200]
+    story += [line for line in stories.KILLED_ONCE if line[2] == 1 and line[0] <= 2500]
+    story += [
+        (2510, "rank-0", 1, begun(4, Tier.STORAGE)),
+        (2560, "rank-0", 1, done(4, Tier.STORAGE)),
+    ]
+    told = samples(scraped(stories.write(tmp_path / "run", story)))
+    outcomes = {key[1]: value for key, value in told.items() if key[0] == "checkpoint_saves_total"}
+    assert outcomes == {"committed,storage": 0, "failed,storage": 0, "superseded,storage": 1}
+
+
+def test_the_interval_between_saves_is_work_within_one_attempt(tmp_path):
+    story = [line for line in stories.KILLED_ONCE if line[0] < 2400 and line[1] != "injector"]
+    for ms, step in ((2100, 4), (2400, 5)):
+        story += [
+            (ms, "rank-0", 1, StepFinished(step, 0, 8)),
+            (ms, "rank-0", 1, SaveStarted(step, Tier.STORAGE)),
+            (ms + 50, "rank-0", 1, SaveUnblocked(step, Tier.STORAGE)),
+        ]
+    told = samples(scraped(stories.write(tmp_path / "run", story)))
+    assert told["checkpoint_interval_seconds", "current,storage"] == 0.25
+    before = [line for line in story if line[0] < 2400]
+    told = samples(scraped(stories.write(tmp_path / "before", before)))
+    assert ("checkpoint_interval_seconds", "current,storage") not in told
+
+
+def test_a_crash_loop_is_one_failure_and_a_preemption_none(tmp_path):
+    fold = Fold()
+    for entry in stories.entries(stories.KILLED_ONCE[:12]):
+        fold.feed(entry)
+    for cause in (Cause.SIGNAL, Cause.SIGNAL, Cause.PREEMPTION, Cause.NODE_LOSS, Cause.NODE_LOSS):
+        fold.recovery.fail(failed(cause), idle=False, keep=256)
+    assert fold.recovery.incidents == {"signal": 1, "preemption": 1, "node_loss": 2}
+    seen = failures_seen(fold)
+    assert seen is not None
+    assert (seen.failures, seen.up_s) == (3, 0.54)
+
+
+def test_without_a_failure_there_is_a_lower_bound_alone_and_no_best_interval(tmp_path):
+    story = [line for line in stories.KILLED_ONCE if line[0] < 1640]
+    told = samples(scraped(stories.write(tmp_path / "run", story)))
+    assert [labels for name, labels in told if name == "mtbf_seconds"] == ["lower"]
+    assert "checkpoint_interval_seconds" not in {name for name, _ in told}
+
+
+def failed(cause: Cause) -> Restart:
+    return Restart(0, cause, "", None, 0, None, 1)
 
 
 def test_slots_of_an_attempt_that_is_over_say_nothing(tmp_path):

@@ -52,7 +52,7 @@ from harness.recovery import Restart, Stage
 from harness.rundir import RunDir
 from harness.saves import RejectedCheckpoint
 from harness.segments import Segment
-from harness.sightings import Fault, FaultState
+from harness.sightings import Fault, FaultState, Scope
 from harness.tallies import Rank, Reading
 from harness.timeline import Timeline, timeline
 from tests.harness.runs import S, log, prefixes, start, step, walks
@@ -156,7 +156,7 @@ def test_a_failure_is_not_put_down_to_a_call_to_the_storage_that_was_survived():
         )
     )
     faults = folded.account.faults
-    assert faults.injected == {"store.eio": 1, "kill": 1}
+    assert faults.injected == {Scope.STORAGE: {"store.eio": 1}, Scope.RANK: {"kill": 1}}
     assert set(faults.detections) == {"kill"}
     assert [restart.faults for restart in folded.account.recovery.records] == [("f1",)]
 
@@ -728,12 +728,12 @@ def test_a_save_beyond_the_step_that_was_resumed_from_has_no_mark_any_more():
 def test_what_a_rank_says_of_itself_is_kept_by_rank():
     entries = log(
         *start(),
-        (9, 1, RankJoined(77, 123)),
+        (9, 1, RankJoined(77, 123, 1, "n1", "GPU-1")),
         (10, 1, StepTimed(1, 20, 30)),
         (11, 1, StateDigested(1, {"model": "ab"})),
     )
     assert timeline(entries).account.ranks == {
-        0: Rank(77, 123, 1, 9 * S, 1, 20, 30, 1, {"model": "ab"})
+        0: Rank(77, 123, 1, 9 * S, 1, 20, 30, 1, {"model": "ab"}, 1, "n1", "GPU-1")
     }
 
 
@@ -827,7 +827,9 @@ def counters(fold: Fold) -> dict[str, int]:
             f"{tier} started": saves.started,
             f"{tier} committed": saves.committed,
             f"{tier} failed": saves.failed,
+            f"{tier} superseded": saves.superseded,
             f"{tier} bytes": saves.bytes,
+            f"{tier} restored": saves.restored_bytes,
         }
         histograms |= {f"{tier} stalls": saves.stalls, f"{tier} commits": saves.commits}
     for name, by_key in {
@@ -836,7 +838,8 @@ def counters(fold: Fold) -> dict[str, int]:
         "failures": fold.recovery.failures,
         "restarts": fold.recovery.restarts,
         "rejected": fold.checkpoints.rejected,
-        "injected": fold.faults.injected,
+        "incidents": fold.recovery.incidents,
+        **{f"injected {scope}": kinds for scope, kinds in fold.faults.injected.items()},
         "states": fold.faults.states,
     }.items():
         counts |= {f"{name} {key}": value for key, value in by_key.items()}  # type: ignore[attr-defined]

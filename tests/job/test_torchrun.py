@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from socket import gethostname
 
 import pytest
 
@@ -68,6 +69,8 @@ def test_a_rank_that_an_injector_kills_under_torchrun_comes_back_to_the_same_end
         for kind in (RunStarted, RankJoined)
     )
     assert joined - begun > 1_000_000_000, "the imports of torchrun and its ranks are start-up"
+    joined_from = {(e.local_rank, e.node) for e in events if isinstance(e, RankJoined)}
+    assert joined_from == {(0, gethostname()), (1, gethostname())}
     first, second = [event.step for event in events if isinstance(event, TrainingResumed)]
     assert first == 0
     assert 0 < second < 19
