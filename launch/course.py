@@ -142,6 +142,8 @@ class Course:
                 self._requests.heed(agent, number)
             self._requests.listen(agent)
             self._beside.look(self._needed())
+            if agent.spawner.wake():
+                self._say("the fork server had been stopped by a signal: it was told to go on")
             self._view.poll()
             if (end := self._end(agent)) is not None:
                 return end

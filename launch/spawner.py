@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import msgspec
 
-from launch import forkserver
+from launch import forkserver, processes
 from launch.forkserver import Body
 from launch.orders import (
     Answer,
@@ -33,6 +33,7 @@ from launch.rank import Program
 
 CLOSE_TIMEOUT_S = 10.0
 """Longest wait for a fork server to end: one whose children do not die of SIGKILL never does."""
+WAKE_EACH_S = 1.0
 
 
 class ForkServerLostError(Exception):
@@ -106,6 +107,8 @@ class Spawner:
             self._send(order)
         pids: dict[str, int] = {}
         while len(pids) < len(orders):
+            while not select.select([self._connection], [], [], WAKE_EACH_S)[0]:
+                self.wake()
             answer = self._receive()
             if isinstance(answer, Started):
                 pids[answer.name] = answer.pid
@@ -126,12 +129,23 @@ class Spawner:
         ended, self._waiting = self._waiting, []
         return ended
 
+    def wake(self) -> bool:
+        """Have a fork server that a signal stopped go on; True if it was stopped.
+
+        While it stands still no rank is started or killed, and nobody hears of a death.
+        """
+        if processes.state(self.pid) != processes.STOPPED:
+            return False
+        os.kill(self.pid, signal.SIGCONT)
+        return True
+
     def signal(self, number: int, names: Sequence[str], *, forced: bool = False) -> None:
         """Send a signal to those of `names` that live and catch it, or to all that live."""
         self._send(Signal(number, tuple(names), forced))
 
     def stop(self, timeout_s: float) -> list[Ended] | None:
         """Kill everything below the fork server; gives the deaths, or None if some do not die."""
+        self.wake()
         self._send(Stop())
         ended = self._waiting
         self._waiting = []

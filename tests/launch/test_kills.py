@@ -146,6 +146,21 @@ def test_a_stopped_fork_server_dies_with_its_launcher(bench: Bench):
     until(lambda: not bench.zygote.below(), "all that the launcher started is gone", 5.0)
 
 
+def test_a_fork_server_that_is_stopped_is_told_to_go_on(bench: Bench):
+    script = bench.write(
+        "s.py",
+        "import json, os, time\n"
+        "print(json.dumps({'pid': os.getpid()}))\n"
+        "time.sleep(1000 if os.environ['HARNESS_ATTEMPT'] == '1' else 0)\n",
+    )
+    run = bench.launch(script, ranks=2)
+    first, _ = bench.pids(1, 2)
+    os.kill(_fork_server(run.pid), signal.SIGSTOP)
+    os.kill(first, signal.SIGKILL)
+    assert run.wait() == 0
+    assert [failure.cause for failure in bench.events(FailureDetected)] == [Cause.SIGNAL]
+
+
 def test_ranks_die_with_their_fork_server_though_the_launcher_sleeps(bench: Bench):
     run = bench.launch("reduce.py", FOR_EVER, ranks=2)
     pids = bench.pids(1, 2)
