@@ -1,0 +1,226 @@
+"""The dashboard of one run, second half: who is slow, and whether training is healthy."""
+
+from collections.abc import Sequence
+
+from dashboards.panels import (
+    GREEN,
+    GREY,
+    ORANGE,
+    VERMILLION,
+    AnyPanel,
+    Column,
+    Place,
+    Query,
+    chart,
+    figure,
+    heat,
+    listing,
+    strip,
+)
+from dashboards.queries import LATELY, ONE
+
+
+def ranks() -> Sequence[AnyPanel]:
+    """Who is slow, who is gone."""
+    return (
+        heat(
+            Place(
+                "Stragglers",
+                "Own time of each rank's step beyond the median rank's. Bad: one row that stays dark: that device or its "
+                "node is slow. Its name is in the table of ranks; look at its clock, its temperature and its loader.",
+                12,
+            ),
+            Query(f"clamp_min({ONE.highest('straggler_delay_seconds', 'rank')}, 0)", "{{rank}}"),
+            "s",
+        ),
+        chart(
+            Place(
+                "Waiting for the slowest",
+                "Share of wall time in which all ranks wait for one. Bad: over some per cent: what replacing the "
+                "slowest rank would win.",
+                6,
+            ),
+            [Query(ONE.rate("straggler_delay_seconds_total", LATELY), "waiting")],
+            "percentunit",
+        ),
+        chart(
+            Place(
+                "Step time",
+                "Half and nine tenths of the steps take less. Bad: the two drift apart (stragglers, a loader that "
+                "stutters) or both rise (everyone slow: storage of data, network, power).",
+                6,
+            ),
+            [
+                Query(ONE.quantile(0.5, "step_duration_seconds", LATELY), "p50"),
+                Query(ONE.quantile(0.9, "step_duration_seconds", LATELY), "p90"),
+            ],
+            "s",
+        ),
+        strip(
+            Place(
+                "Ranks up",
+                "Whose process lives. Bad: one row with more gaps than the others: that rank dies alone.",
+                12,
+                6,
+            ),
+            [Query(f"max by (rank) ({ONE.all('rank_up')})", "{{rank}}")],
+            [("gone", VERMILLION), ("up", GREEN)],
+            first=0,
+        ),
+        chart(
+            Place(
+                "Since a rank's last sign of progress",
+                "Bad: one line climbs alone: that rank hangs; the launcher ends it once its limit is over.",
+                6,
+                6,
+            ),
+            [
+                Query(
+                    f"time() - {ONE.highest('rank_progress_timestamp_seconds', 'rank')}", "{{rank}}"
+                )
+            ],
+            "s",
+        ),
+        listing(
+            Place(
+                "Ranks",
+                "Where each rank runs; join on it with the metrics of nodes and devices.",
+                6,
+                6,
+            ),
+            [
+                Column("rank", "rank"),
+                Column("local", "local_rank"),
+                Column("node", "node"),
+                Column("GPU", "gpu_uuid"),
+                Column(
+                    "up",
+                    f"max by (rank, local_rank, node, gpu_uuid) ({ONE.all('rank_info')})",
+                    "none",
+                ),
+            ],
+        ),
+    )
+
+
+def learning() -> Sequence[AnyPanel]:
+    """Whether training is healthy."""
+    return (
+        chart(
+            Place(
+                "Loss",
+                "Of one batch (noisy, drifts down) and on held-out text (the honest one). Bad: a jump that does not "
+                "come back (see the gradient norm at the same time), or the two part (overfitting).",
+            ),
+            [
+                Query(ONE.highest("loss"), "training"),
+                Query(ONE.highest("validation_loss"), "validation"),
+            ],
+            least=None,
+            colors={"training": GREY, "validation": GREEN},
+        ),
+        chart(
+            Place(
+                "Gradient norm",
+                "Before clipping; clipping acts above the dashed line. Bad: spikes that grow or always above the "
+                "line: lower the learning rate, lengthen the warmup, look at the data of those steps.",
+            ),
+            [Query(ONE.highest("grad_norm"), "gradient norm"), Query("vector($clip)", "clipping")],
+            dashed=("clipping",),
+        ),
+        chart(
+            Place(
+                "Update to weight",
+                "How far a step moves the weights, relative to their size: up through the warmup, then down with the "
+                "schedule; about 0.001 is usual. Bad: a group far above the others, or 0: it does not learn.",
+            ),
+            [Query(ONE.highest("update_to_weight_ratio", "param_group"), "{{param_group}}")],
+            "sci",
+            logarithmic=True,
+        ),
+        chart(
+            Place(
+                "Tokens a second",
+                "As the job reports it, and kept tokens over wall time, restarts and all. Bad: the first falls (a "
+                "straggler, see above) or the second is far below (restarts, see above).",
+            ),
+            [
+                Query(ONE.highest("tokens_per_second"), "while training"),
+                Query(
+                    ONE.rate("tokens_total", LATELY, where='kind="useful"'), "kept, over all time"
+                ),
+            ],
+        ),
+        chart(
+            Place(
+                "MFU",
+                "Useful arithmetic as a share of the devices' peak; by counted operations and by 6N a token. Published "
+                "runs have 38 to 52 %. Bad: it falls while the step is the same: slower devices.",
+            ),
+            [Query(ONE.highest("mfu_ratio", "flops"), "{{flops}}")],
+            "percentunit",
+        ),
+        chart(
+            Place(
+                "Steps, kept and done again",
+                "A second. Bad: redone stays above 0 for long: saves are too far apart for this rate of failures.",
+            ),
+            [Query(ONE.rate("steps_total", LATELY, "kind"), "{{kind}}")],
+            stacked=True,
+            colors={"useful": GREEN, "redone": VERMILLION},
+        ),
+        figure(
+            Place(
+                "Steps with NaN or Inf",
+                "Caught before the optimizer kept them. Bad: any; the log names step and rank.",
+                4,
+                5,
+            ),
+            Query(ONE.highest("nonfinite_steps_total")),
+            steps=((None, GREEN), (1, VERMILLION)),
+        ),
+        figure(
+            Place(
+                "Replicas that differed",
+                "Bad: any: a device computes wrongly. The log names the odd one; take it out.",
+                4,
+                5,
+            ),
+            Query(ONE.highest("replica_mismatches_total")),
+            steps=((None, GREEN), (1, VERMILLION)),
+        ),
+        listing(
+            Place(
+                "Target losses",
+                "When held-out loss first came to a target that was set in advance.",
+                8,
+                5,
+            ),
+            [
+                Column("target", "target"),
+                Column("step", ONE.highest("target_loss_steps", "target"), "none"),
+                Column("after", ONE.highest("target_loss_seconds", "target"), "s"),
+            ],
+        ),
+        listing(
+            Place("Run", "What runs here.", 8, 5),
+            [
+                Column("version", "version"),
+                Column("ranks", "world_size"),
+                Column("strategy", "strategy"),
+                Column("device", "device"),
+                Column(
+                    "began",
+                    f"1000 * max by (version, world_size, strategy, device) ({_SINCE})",
+                    "dateTimeAsLocal",
+                    ((None, ORANGE),),
+                ),
+            ],
+        ),
+    )
+
+
+_SINCE = (
+    f"{ONE.all('run_info')} * on (job_name, run_id) group_left () "
+    f"max by (job_name, run_id) ({ONE.all('run_start_timestamp_seconds')})"
+)
