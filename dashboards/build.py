@@ -129,6 +129,8 @@ def _plain(board: dashboard.Dashboard) -> dict[str, Any]:
             variable.pop(key, None)
     for number, panel in enumerate(document["panels"], start=1):
         panel["id"] = number
+        if panel["type"] == "table":
+            del panel["options"]["footer"]  # of Grafana 10 and 11; the later ones have none
     return document
 
 

@@ -169,9 +169,12 @@ def listing(place: Place, columns: Sequence[Column], link: str | None = None) ->
     """One row for each set of labels; `link` is where the first column leads."""
     values = [column for column in columns if column.unit is not None]
     panel = _asked(table.Panel(), place, [Query(column.source) for column in values], instant=True)
+    panel.cell_options(shapes.TableAutoCellOptions())
     names = _names(columns)
     panel.with_transformation(model.DataTransformerConfig(id_val="merge", options={}))
-    panel.with_transformation(model.DataTransformerConfig(id_val="organize", options=_organized(names, columns)))
+    panel.with_transformation(
+        model.DataTransformerConfig(id_val="organize", options=_organized(names, columns))
+    )
     for column in values:
         panel.override_by_name(column.title, _shown(column))
     if link is not None:

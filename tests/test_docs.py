@@ -8,11 +8,13 @@ from pathlib import Path
 from harness.rundir import RunDir
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("harness", "launch", "faultinject")
+ROOMS = ("harness", "launch", "faultinject", "dashboards")
 
 
 def test_whats_here_names_every_module_once():
-    named = re.findall(r"`((?:harness|launch|faultinject)/[\w/]+\.py)`", text("docs/whats-here.md"))
+    named = re.findall(
+        r"`((?:harness|launch|faultinject|dashboards)/[\w/]+\.py)`", text("docs/whats-here.md")
+    )
     modules = [
         str(path.relative_to(ROOT))
         for room in ROOMS

@@ -60,5 +60,5 @@ def _of_panels(name: str) -> Iterator[Asked]:
 
 
 def _of_annotations(name: str) -> Iterator[Asked]:
-    for one in document(name)["annotations"]["list"]:
+    for one in document(name)["annotations"].get("list", ()):
         yield Asked(name, f"marks: {one['name']}", "A", one["expr"], instant=False)

@@ -36,5 +36,7 @@ def rules() -> Sequence[str]:
     promtool = shutil.which("promtool")
     if promtool is None or not files:
         return []
-    checked = subprocess.run([promtool, "check", "rules", *files], capture_output=True, text=True, check=False)
+    checked = subprocess.run(
+        [promtool, "check", "rules", *files], capture_output=True, text=True, check=False
+    )
     return [] if checked.returncode == 0 else [checked.stderr]
