@@ -1,4 +1,4 @@
-"""Serves a run's metrics over HTTP, and says in the run directory where.
+"""Serves a run's metrics over HTTP, and a page of it for people, and says in the run directory where.
 
 A port that is taken, a scrape that fails or a run that is half written never ends anything: another
 port is taken, the scrape is answered with status 500 and a line on stderr, what is there is served.
@@ -9,39 +9,34 @@ import json
 import os
 import signal
 import socket
-import socketserver
-import sys
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler
+import time
 from typing import Self
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from harness.collector import RunCollector
+from harness.page import serving
+from harness.page.document import document
 from harness.parent import die_with
 from harness.replace import replace_file
 from harness.rundir import RunDir
+from harness.server import Answer, Asked, Routes, Server, say
 
 SCHEMA = 1
 USUAL_PORT = 9464
 """Where OpenTelemetry's Prometheus exporters listen by default; ours takes it if it is free."""
-SLOW_CLIENT_S = 10.0
 PATH = "/metrics"
-TEXT = "text/plain; charset=utf-8"
 
 
 class Exporter:
     """An HTTP server in a thread of its own; what it says is folded when it is asked."""
 
     def __init__(self, run_dir: RunDir, host: str = "127.0.0.1", port: int | None = None) -> None:
-        registry = CollectorRegistry(auto_describe=False)
         self._collector = RunCollector(run_dir)
-        registry.register(self._collector)
         self._run_dir = run_dir
-        self._server = _listening(host, port, {PATH: _metrics(registry)})
+        self._server = _listening(host, port, _routes(self._collector))
         self.port: int = self._server.server_address[1]
         self.target = _target(host, self.port)
         self._thread = threading.Thread(
@@ -54,7 +49,7 @@ class Exporter:
         try:
             replace_file(self._run_dir.exporter, self._entry.encode())
         except OSError as error:  # a run that may only be read can still be served
-            _say(f"where metrics are served is not written down: {error}")
+            say(f"where metrics are served is not written down: {error}")
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -80,109 +75,48 @@ def serve(
     try:
         exporter = Exporter(run_dir, host, port)
     except OSError as error:
-        _say(f"cannot serve metrics on {host}: {error}")
+        say(f"cannot serve metrics on {host}: {error}")
         return 1
     with exporter:
-        _say(f"metrics of {run_dir.path} at http://{exporter.target}{PATH}")
+        say(f"metrics of {run_dir.path} at http://{exporter.target}{PATH}")
         signal.sigwait({signal.SIGTERM} if with_parent else {signal.SIGTERM, signal.SIGINT})
     return 0
 
 
-# ── the server ──────────────────────────────────────────────────────────────────────────────────
+# ── what is served ──────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request for one of the paths."""
-
-    accept: str
-    query: str
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What is sent back, with status 200."""
-
-    content_type: str
-    body: bytes
-
-
-Routes = Mapping[str, Callable[[Asked], Answer]]
-
-
-class _Server(socketserver.ThreadingTCPServer):
-    """Unlike `http.server.HTTPServer` it asks no name server for its own name."""
-
-    allow_reuse_address = True
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(self, host: str, port: int, routes: Routes) -> None:
-        self.routes = routes
-        if ":" in host:
-            self.address_family = socket.AF_INET6
-        super().__init__((host, port), _Handler)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    """Answers whoever asks for one of the server's paths."""
-
-    server: _Server
-    timeout = SLOW_CLIENT_S
-
-    def do_GET(self) -> None:
-        path, _, query = self.path.partition("?")
-        route = self.server.routes.get(path)
-        if route is None:
-            self._say_only(404, f"here is only {', '.join(self.server.routes)}")
-            return
-        try:
-            answer = route(Asked(self.headers.get("Accept", ""), query))
-        except Exception as error:  # noqa: BLE001 - whatever the log holds, the next scrape is answered
-            line = f"scrape failed: {type(error).__name__}: {error}"
-            _say(line)
-            self._say_only(500, line)
-            return
-        self._send(200, answer)
-
-    do_HEAD = do_GET  # noqa: N815 - the base's names
-
-    def _say_only(self, status: int, line: str) -> None:
-        self._send(status, Answer(TEXT, f"{line}\n".encode()))
-
-    def _send(self, status: int, answer: Answer) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", answer.content_type)
-        self.send_header("Content-Length", str(len(answer.body)))
-        self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(answer.body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's names
-        """A scrape a second is nothing to write down."""
-
-
-def _listening(host: str, port: int | None, routes: Routes) -> _Server:
+def _listening(host: str, port: int | None, routes: Routes) -> Server:
     wanted = USUAL_PORT if port is None else port
     try:
-        return _Server(host, wanted, routes)
+        return Server(host, wanted, routes)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
-    server = _Server(host, 0, routes)
-    _say(f"port {wanted} is taken; metrics are served on port {server.server_address[1]} instead")
+    server = Server(host, 0, routes)
+    say(f"port {wanted} is taken; metrics are served on port {server.server_address[1]} instead")
     return server
 
 
-def _metrics(registry: CollectorRegistry) -> Callable[[Asked], Answer]:
-    """Every family, in the form that is accepted."""
+def _routes(collector: RunCollector) -> Routes:
+    """The page at the root, the state that it shows, and the metrics."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+
+    def page(_: Asked) -> Answer:
+        headers = {"Content-Security-Policy": serving.policy()}
+        return Answer(serving.HTML, serving.page(), headers)
+
+    def state(asked: Asked) -> Answer:
+        window_s = serving.window_of(asked.query)
+        told = collector.seen(lambda now: document(now, time.time_ns(), window_s))
+        return Answer(serving.JSON, serving.encoded(told))
 
     def scraped(asked: Asked) -> Answer:
         encode, content_type = choose_encoder(asked.accept)
         return Answer(content_type, encode(registry))
 
-    return scraped
+    return {serving.PAGE: page, serving.STATE: state, PATH: scraped}
 
 
 # ── where it is ─────────────────────────────────────────────────────────────────────────────────
@@ -209,7 +143,3 @@ def _found(run_dir: RunDir) -> str | None:
         return run_dir.exporter.read_text()
     except (OSError, ValueError):  # a folder, bytes that are no text: nothing that we wrote
         return None
-
-
-def _say(line: str) -> None:
-    print(f"harness export: {line}", file=sys.stderr, flush=True)  # noqa: T201

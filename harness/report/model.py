@@ -3,7 +3,6 @@
 Durations are integer nanoseconds until they leave here; `to_json` is their public form, in seconds.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -11,7 +10,7 @@ from typing import Any
 
 from harness.goodput import Split
 from harness.recovery import Stage
-from harness.report.spread import Spread, seconds
+from harness.report.spread import Spread, number, seconds
 from harness.segments import Segment
 from harness.sightings import FaultState
 from harness.tallies import Helper, Reading
@@ -258,7 +257,7 @@ class Report:
             "restart_records": [one.to_json() for one in self.comebacks],
             "faults": [one.to_json() for one in self.faults],
             "checkpoints": self.checkpoints.to_json(),
-            "loss": None if self.loss is None else _number(self.loss),
+            "loss": None if self.loss is None else number(self.loss),
             "validation_loss": _validations(self.validations),
             "final_digest": self.final_digest,
             "helpers": {
@@ -271,12 +270,5 @@ class Report:
 
 def _validations(readings: Sequence[Reading]) -> dict[str, Any]:
     first_and_last = (readings[0], readings[-1]) if readings else (None, None)
-    told = [one and {"step": one.step, "loss": _number(one.value)} for one in first_and_last]
+    told = [one and {"step": one.step, "loss": number(one.value)} for one in first_and_last]
     return {"count": len(readings), "first": told[0], "last": told[1]}
-
-
-def _number(value: float) -> float | str:
-    """JSON has no NaN and no infinity: they are spelled, as in the log."""
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

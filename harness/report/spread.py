@@ -32,6 +32,13 @@ def duration(duration_ns: int) -> str:
     return f"{hours:.0f} h {minutes:.0f} min"
 
 
+def number(value: float) -> float | str:
+    """JSON has no NaN and no infinity: they are spelled, as in the log."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
 def counted(count: int, noun: str) -> str:
     """`1 step`, `2 steps`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,18 +1,13 @@
-"""A run's phases drawn as a strip of cells, a letter or a block each, from left to right.
-
-A cell shows the phase that most of its time was spent in, and always whether a failure was noticed in
-it: at ten thousand to one a restart would otherwise drown in the work around it.
-"""
+"""A run's phases drawn as a strip of cells, a letter or a block each, from left to right."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from rich.text import Text
 
-from harness.phases import PRODUCTIVE, Phase
+from harness.phases import Phase
+from harness.report.cells import LOST, Cell, cells, kind_of
 from harness.segments import Segment
 
-LOST = "lost"
 FAILURE = "x"
 FAILURE_STYLE = "bold red"
 LOOKS: Mapping[str, tuple[str, str]] = {
@@ -35,38 +30,6 @@ CELL_NS = 250_000_000
 MOST_ROWS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A stretch of the run, equally long for all cells."""
-
-    kind: str
-    """A phase, or `lost`."""
-    failed: bool = False
-    """A failure was noticed in it."""
-
-
-def cells(segments: Sequence[Segment], failures_ns: Sequence[int], count: int) -> list[Cell]:
-    """Divide the time that `segments` cover into `count` cells."""
-    if not segments:
-        return []
-    start_ns, wall_ns = segments[0].start_ns, segments[-1].end_ns - segments[0].start_ns
-    if wall_ns <= 0:
-        return []
-    shares: list[dict[str, int]] = [{} for _ in range(count)]
-    failed = {(at_ns - 1 - start_ns) * count // wall_ns for at_ns in failures_ns}
-    for segment in segments:
-        begin, end = segment.start_ns - start_ns, segment.end_ns - start_ns
-        first, last = begin * count // wall_ns, min((end * count - 1) // wall_ns, count - 1)
-        for place in range(first, last + 1):
-            inside = min(end * count, (place + 1) * wall_ns) - max(begin * count, place * wall_ns)
-            share = shares[place]
-            share[_kind(segment)] = share.get(_kind(segment), 0) + inside
-    return [
-        Cell(max(share, key=share.__getitem__), place in failed)
-        for place, share in enumerate(shares)
-    ]
-
-
 def rows(segments: Sequence[Segment], failures_ns: Sequence[int], width: int) -> list[Text]:
     """The strip, in as many rows of `width` cells as the run's length asks for."""
     if not segments:
@@ -79,7 +42,7 @@ def rows(segments: Sequence[Segment], failures_ns: Sequence[int], width: int) ->
 
 def legend(segments: Sequence[Segment], failures_ns: Sequence[int]) -> Text:
     """What the symbols mean that `segments` need."""
-    present = {_kind(segment) for segment in segments}
+    present = {kind_of(segment) for segment in segments}
     parts: list[tuple[str, str]] = []
     for kind, (symbol, style) in LOOKS.items():
         if kind in present:
@@ -87,10 +50,6 @@ def legend(segments: Sequence[Segment], failures_ns: Sequence[int]) -> Text:
     if failures_ns:
         parts += [(FAILURE, FAILURE_STYLE), (" failure", "dim")]
     return Text.assemble(*parts)
-
-
-def _kind(segment: Segment) -> str:
-    return LOST if segment.lost and segment.phase in PRODUCTIVE else segment.phase
 
 
 def _drawn(cell: Cell) -> tuple[str, str]:

@@ -28,7 +28,8 @@ def tell(
     standing = _standing(account, is_led)
     injected_ns = {fault.id: fault.injected_at_ns for fault in account.faults.records}
     failures = account.recovery.records
-    led = {fault: number for number, one in enumerate(failures, 1) for fault in one.faults}
+    first = sum(account.recovery.failures.values()) - len(failures) + 1
+    led = {fault: number for number, one in enumerate(failures, first) for fault in one.faults}
     return Report(
         standing=standing,
         reason=account.outcome_reason or _REASONS.get(standing, ""),
@@ -48,7 +49,9 @@ def tell(
         tokens=account.tokens_useful + account.tokens_redone,
         restarts=sum(account.recovery.restarts.values()),
         burnt=account.recovery.burnt,
-        comebacks=[_comeback(number, one, injected_ns) for number, one in enumerate(failures, 1)],
+        comebacks=[
+            _comeback(number, one, injected_ns) for number, one in enumerate(failures, first)
+        ],
         faults=_fates(account, tape, led),
         checkpoints=_checkpoints(account),
         loss=account.loss,

@@ -12,13 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.phases import Phase
-from harness.report import strip, tables
+from harness.report import cells, strip, tables
 from harness.report.model import Report, Standing
 from harness.report.spread import counted, duration, seconds
 
 LEAST_WIDTH = 60
 
-_STYLES = {"kept": "green", strip.LOST: "red"} | {
+_STYLES = {"kept": "green", cells.LOST: "red"} | {
     kind: style for kind, (_, style) in strip.LOOKS.items()
 }
 _STANDINGS = {Standing.FINISHED: "bold green", Standing.GOING: "bold cyan"}

@@ -120,7 +120,16 @@ def test_a_scrape_that_fails_is_answered_said_and_survived(tmp_path, capsys):
 
 def test_other_paths_are_told_where_the_metrics_are(tmp_path):
     with Exporter(stories.write(tmp_path / "run", ()), port=0) as exporter:
-        assert refused(exporter, "/nowhere") == (404, "here is only /metrics\n")
+        assert refused(exporter, "/nowhere") == (404, "here is only /, /state.json, /metrics\n")
+
+
+def test_the_page_and_its_state_lie_beside_the_metrics(tmp_path):
+    run_dir = stories.write(tmp_path / "run", stories.KILLED_ONCE)
+    with Exporter(run_dir, port=0) as exporter:
+        assert fetched(exporter, "/").startswith("<!doctype html>")
+        state = json.loads(fetched(exporter, "/state.json?window_s=60"))
+    assert (state["run"]["name"], state["goodput"]["ratio"]) == ("run", 0.375)
+    assert state["strip"]["window_s"] == 60
 
 
 def test_head_is_answered_like_get_but_without_the_body(tmp_path):

@@ -16,9 +16,9 @@ from harness.events import (
 )
 from harness.phases import Phase
 from harness.report import report, summary
+from harness.report.cells import Cell, cells
 from harness.report.model import Standing
 from harness.report.spread import Spread, duration
-from harness.report.strip import Cell, cells
 from harness.report.terminal import rendered
 from harness.rundir import RunDir
 from harness.segments import Segment

@@ -1,0 +1,1 @@
+"""A run as a page in a browser, live, beside its metrics."""
