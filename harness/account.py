@@ -12,6 +12,7 @@ from harness.recovery import Recovery
 from harness.saves import Checkpoints
 from harness.segments import Meter, Segment
 from harness.sightings import Faults
+from harness.signals.findings import Findings
 from harness.tallies import Helper, Rank, Reading
 
 KEEP = 256
@@ -70,6 +71,7 @@ class Account:
     recovery: Recovery = field(default_factory=Recovery)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     faults: Faults = field(default_factory=Faults)
+    findings: Findings = field(default_factory=Findings)
     helpers: dict[str, Helper] = field(default_factory=dict)
     """Those that were started again, by name."""
     recent: Recent = field(default_factory=Recent)

@@ -23,7 +23,7 @@ from harness.rundir import RunDir
 SAVE_EVERY_ENTRIES = 20_000
 """After so many new entries the cache is written again; folding them anew takes a fraction of a second."""
 
-CODE = "account events fold histogram journal ledger lines lives phases recent recovery saves segments sightings tallies"
+CODE = "account events fold histogram journal ledger lines lives phases recent recovery saves segments sightings signals/findings tallies"
 """The modules that the fold depends on; when any of them changes, every cache is outdated."""
 
 _CHECK_BYTES = 4096

@@ -67,7 +67,7 @@ class Protected:
         if isinstance(thing, nn.Module):
             return ModulePart(thing)
         if isinstance(thing, Optimizer):
-            return OptimizerPart(thing, self._names)
+            return OptimizerPart(thing, self.names)
         if isinstance(thing, torch.Generator):
             return StreamPart(thing)
         return OtherPart(thing)
@@ -147,7 +147,7 @@ class Protected:
         for name, part in self._parts.items():
             part.restore(_saved(name, shared, own))
 
-    def _names(self) -> Names:
+    def names(self) -> Names:
         """Every parameter of the protected modules and its first name."""
         names: Names = {}
         for name, part in self._parts.items():

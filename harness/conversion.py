@@ -5,6 +5,7 @@ What a value may be is judged here, whichever way it came.
 
 import os
 import re
+from collections.abc import Mapping, Sequence
 from operator import index
 from typing import Any
 
@@ -15,6 +16,8 @@ MOST_THREADS = 1024
 """No machine has more cores for one rank, and OpenMP ends a process that asks for too many."""
 MOST = (1 << 63) - 1
 """Bound of every number: random streams take no larger seed, and caches hold none."""
+CHOICES: Mapping[str, Sequence[str]] = {"on_nonfinite": ("fail", "skip", "report")}
+"""What a setting that is one of a few words may be."""
 _SHOWN = 60
 _LOOSE = re.compile("(file|local)://(?!/)")
 """A URL without an absolute path: the next launch would look for it somewhere else."""
@@ -57,6 +60,8 @@ def _words(key: str, raw: Any) -> str:
     text = str(raw)
     if key == "resume" and text not in ("auto", "fresh") and not _is_step(text):
         raise ValueError(f"resume = {_shown(raw)} is neither 'auto', 'fresh' nor a step")
+    if key in CHOICES and text not in CHOICES[key]:
+        raise ValueError(f"{key} = {_shown(raw)} is none of {', '.join(CHOICES[key])}")
     place = text.rpartition("::")[2]
     if key == "checkpoints" and (place.startswith("://") or _LOOSE.match(place)):
         raise ValueError(f"checkpoints = {_shown(raw)} names no place: use file:///some/path")

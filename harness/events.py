@@ -45,6 +45,24 @@ class Rejection(StrEnum):
     UNREADABLE = "unreadable"
 
 
+class Place(StrEnum):
+    """Where a number that is none was found."""
+
+    LOSS = "loss"
+    GRADIENT = "gradient"
+
+
+class Reaction(StrEnum):
+    """What follows a finding about the health of training."""
+
+    FAIL = "fail"
+    """The attempt ends, and the run goes on from a checkpoint."""
+    SKIP = "skip"
+    """No rank takes the optimizer's step."""
+    REPORT = "report"
+    """It is told, and training goes on."""
+
+
 class Outcome(StrEnum):
     """How a run (one life of its launcher) ended."""
 
@@ -248,6 +266,23 @@ class TrainingFinished(Event):
     step: int
 
 
+@dataclass(frozen=True, slots=True)
+class HealthObserved(Event):
+    """How training fared in `step`, and how often gradients were clipped since the last of these."""
+
+    step: int
+    grad_norm: float | None = None
+    """Over all parameters and ranks, before clipping; None if no optimizer stepped."""
+    clip_norm: float | None = None
+    """What gradients were clipped to; None where `job.clip` was not called."""
+    clips: int = 0
+    """Steps with `job.clip` since the last `HealthObserved` of this attempt …"""
+    clipped: int = 0
+    """… and those of them whose gradient was longer than that."""
+    update_to_weight: Mapping[str, float] = field(default_factory=dict)
+    """Length of the update by that of the weights: of `all`, by block, and of each tensor asked for."""
+
+
 # ── every rank ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -283,6 +318,15 @@ class StateDigested(Event):
     step: int
     components: Mapping[str, str] = field(default_factory=dict)
     """Component name (`model`, `optimizer`, `rng`, …, `samples`, `loss`) to a hex digest."""
+
+
+@dataclass(frozen=True, slots=True)
+class NonfiniteFound(Event):
+    """NaN or an infinity in `step`: in this rank's loss, or (told by rank 0) in the reduced gradient."""
+
+    step: int
+    place: Place
+    reaction: Reaction
 
 
 # ── whoever saves ───────────────────────────────────────────────────────────────────────────────

@@ -223,6 +223,7 @@ class Fold(Lives):
                 self.faults.observe(event, self.attempt, at_ns, self.keep)
             case event:
                 self.recovery.observe(event, at_ns)
+                self.findings.observe(entry, self.keep)
 
     def _observe_rank(self, entry: Entry, at_ns: int) -> None:
         number = rank_of(entry.writer)

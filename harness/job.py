@@ -8,7 +8,7 @@ import atexit
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,6 +32,7 @@ from harness.membership import Membership, another_client, connect, without_pref
 from harness.observed import Evaluation
 from harness.points import Point, reach
 from harness.rundir import RunDir
+from harness.signals.health import Health
 from harness.sigterm import Notice
 from harness.slots import Mark
 from harness.steplog import StepLog
@@ -88,6 +89,9 @@ class Job:
         self._steplog = StepLog(
             self._voice, self.world_size, self.settings.digest_every_steps, late
         )
+        self._health = Health(
+            self._voice, self._steplog.observed, self.settings, late, self.world_size
+        )
         enrol(self._voice, member, agreed, self.device)
         reach(Point.JOIN)
         with told_as_outage(self.settings.checkpoints or str(self.run_dir.checkpoints)):
@@ -134,6 +138,7 @@ class Job:
         for thing in objects.values():
             if isinstance(thing, Optimizer):
                 self._steplog.pace.watch_optimizer(thing)
+                self._health.watch_optimizer(thing)
 
     def batches(self, loader: DataLoader[Any]) -> Batches[Any]:
         """An endless iterator over `loader` that counts what is consumed, not what is prefetched."""
@@ -145,6 +150,15 @@ class Job:
         """Say what a micro-batch on this rank came to. The loss is kept detached and read later."""
         self._steplog.observed.add(loss, tokens)
         self._voice.slot.beat()
+
+    def clip(
+        self, parameters: Tensor | Iterable[Tensor], max_norm: float, **options: Any
+    ) -> Tensor:
+        """`torch.nn.utils.clip_grad_norm_` itself, and the norm before clipping is told and watched.
+
+        A gradient that is clipped otherwise is told of as the optimizer gets it.
+        """
+        return self._health.clip(parameters, max_norm, **options)
 
     @contextmanager
     def evaluating(self) -> Iterator[Evaluation]:
@@ -199,6 +213,7 @@ class Job:
                 self._leave(step)
             self._step = step + 1
             reach(Point.STEP_START)
+            self._health.begin(step + 1)
             self._steplog.pace.start()
             try:
                 yield step + 1
@@ -207,6 +222,7 @@ class Job:
                 raise
             step += 1
             total = step if self._stopping else total
+            self._health.finish(step, step == total)
             self._steplog.finish(step, step == total, self._digests)
             reach(Point.STEP_END)
             self._check_switches()
@@ -284,12 +300,14 @@ class Job:
             keep=self.settings.keep,
             slot=self._voice.slot,
             saver=os.environ.get("HARNESS_SAVER", ""),
+            vouch=self._health.settle,
         )
         if self.rank == 0:
             session.note_environment(self.run_dir, now)
         resumed = events.TrainingResumed(0, None, total_steps=total)
         if self._found is not None:
             resumed = self._load(now, total)
+        self._health.name(self._protected.names())
         self._found = None  # its tensors are as large as the state
         self._voice.tell(resumed)
         self._steplog.begin_at(resumed.step)

@@ -51,6 +51,12 @@ class Settings:
     """Intra-op CPU threads of a rank; 0 takes cores divided by the ranks on the node."""
     digest_every_steps: int = 0
     """Steps between digests of the whole state; 0 digests the last step alone."""
+    health_every_steps: int = 10
+    """Steps between readings of gradient norm and update-to-weight ratios; 0 reads none."""
+    watch_tensors: str = ""
+    """Parameters, separated by commas, each of whose update-to-weight ratio is told by itself."""
+    on_nonfinite: str = "fail"
+    """What follows NaN or Inf in a loss or gradient: `fail`, `skip` (the step) or `report`."""
     resume: str = "auto"
     """`auto`, `fresh` (start from nothing beside commits that exist) or a step."""
     exact: bool = True

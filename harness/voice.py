@@ -33,6 +33,11 @@ class Voice:
         """The file that this rank holds open and locked; empty if it has none."""
         return "" if self._recorder is None else str(self._recorder.path)
 
+    @property
+    def leads(self) -> bool:
+        """True for rank 0, which speaks for the whole job."""
+        return self._rank == 0
+
     def write(self, event: Event, at_ns: int | None = None) -> None:
         """Write an event of this rank, at CLOCK_MONOTONIC `at_ns` if it happened before now."""
         if self._recorder is None:

@@ -10,6 +10,12 @@ from dataclasses import dataclass
 
 from harness.checkpoint.refusals import OutageError
 from harness.events import Cause
+from harness.signals.unsound import (
+    CorruptionError,
+    CorruptPeerError,
+    NonfiniteError,
+    NonfiniteGradientError,
+)
 from launch.exits import Exit, Raised, ending, signal_name
 from launch.stacks import Doing
 from launch.watchdog import Alarm
@@ -37,6 +43,15 @@ PEER_LOST = (
 """What gloo, NCCL and the store say on a rank when another one is gone."""
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that say nothing of the program: that it died of one twice is no sign of a mistake in it."""
+UNSOUND = {
+    NonfiniteError.__name__: Cause.NONFINITE,
+    NonfiniteGradientError.__name__: Cause.NONFINITE,
+    CorruptionError.__name__: Cause.CORRUPTION,
+    CorruptPeerError.__name__: Cause.CORRUPTION,
+}
+"""Exceptions that ranks raise rather than keep a state."""
+ANOTHER_S = (NonfiniteGradientError.__name__, CorruptPeerError.__name__)
+"""Those of them by which a rank tells of what another one may have done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +110,11 @@ def is_settled(failed: Sequence[Exit]) -> bool:
 
 
 def is_consequence(exit_: Exit) -> bool:
-    """True if the exit looks like that of a rank that lost a peer."""
+    """True if the exit looks like that of a rank that another one has brought down."""
+    return _lost_peer(exit_) or (exit_.raised is not None and exit_.raised.kind in ANOTHER_S)
+
+
+def _lost_peer(exit_: Exit) -> bool:
     if exit_.status == -signal.SIGABRT and exit_.raised is None:
         return True  # NCCL's watchdog aborts a rank whose peer is gone
     if exit_.raised is None:
@@ -118,6 +137,7 @@ def _cause(exit_: Exit, out_of_memory: bool) -> tuple[Cause, str]:
         return Cause.PREEMPTION, "lost a loader worker that was told to leave by SIGTERM"
     if exit_.raised is not None:
         cause = Cause.OOM if _ran_out(exit_.raised, out_of_memory) else Cause.EXCEPTION
+        cause = UNSOUND.get(exit_.raised.kind, cause)
         return cause, _line(exit_.raised.message)
     if exit_.status == 0:
         after = "" if exit_.step is None else f", after step {exit_.step}"
@@ -158,7 +178,7 @@ def _is_told_worker(exit_: Exit) -> bool:
 
 
 def _signature(exit_: Exit) -> str:
-    if is_consequence(exit_) or -exit_.status in FROM_OUTSIDE or _is_told_worker(exit_):
+    if _lost_peer(exit_) or -exit_.status in FROM_OUTSIDE or _is_told_worker(exit_):
         return ""
     if exit_.raised is not None:
         if exit_.raised.kind == OutageError.__name__:

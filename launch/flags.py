@@ -34,10 +34,19 @@ SETTINGS_HELP = {
     "seed": "base of every random stream",
     "threads": "CPU threads of a rank; 0 takes cores divided by ranks",
     "digest_every_steps": "steps between digests of the whole state; 0 digests the last step alone",
+    "health_every_steps": "steps between readings of gradient norm and update-to-weight ratios; 0: none",
+    "watch_tensors": "parameters, by name and separated by commas, whose ratio is told by itself",
+    "on_nonfinite": "after NaN or Inf in a loss or gradient: `fail`, `skip` (the step) or `report`",
     "resume": "`auto`, `fresh` (from nothing, beside commits that exist) or a step",
     "exact": "refuse to resume where the bits may differ",
 }
-METAVARS = {"checkpoints": "URL", "shard_bytes": "BYTES", "resume": "FROM"}
+METAVARS = {
+    "checkpoints": "URL",
+    "shard_bytes": "BYTES",
+    "resume": "FROM",
+    "watch_tensors": "NAMES",
+    "on_nonfinite": "WORD",
+}
 """What a value is, where it is no number of steps, seconds or things."""
 HANGS = {
     "hang_after": "in a normal step; if 5 × the slowest one of the last day is more, that; 0 watches nothing",

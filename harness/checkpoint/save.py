@@ -26,6 +26,7 @@ from harness.checkpoint.wire import Hello
 from harness.checkpoint.words import Conclusion, Reply
 from harness.checkpoint.writer import Writer
 from harness.events import SaveStarted, SaveUnblocked, Tier
+from harness.signals.unsound import UnsoundStateError
 from harness.slots import Mark, SlotWriter
 
 _SIGN_OF_LIFE_S = 0.5
@@ -40,7 +41,8 @@ class Checkpointer:
 
     The saver at `saver` writes; where that is empty or gone for good, a thread of this process does.
     The recorder is used on rank 0 alone; `slot`, where given, shows the launcher that this rank is
-    saving. A rank that is not heard of for `deadline_s` seconds makes a save fail.
+    saving. A rank that is not heard of for `deadline_s` seconds makes a save fail. `vouch` is called
+    before each copy, on all ranks alike: it may raise `UnsoundStateError` for what is not to be kept.
     """
 
     def __init__(
@@ -57,6 +59,8 @@ class Checkpointer:
         slot: SlotWriter | None = None,
         deadline_s: float = 600.0,
         saver: str = "",
+        *,
+        vouch: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._rank = rank
@@ -64,6 +68,7 @@ class Checkpointer:
         self._attempt = attempt
         self._every_steps = every_steps
         self._slot = slot
+        self._vouch = vouch
         self._deadline_s = deadline_s
         self._channel = Channel(messages, f"save-{attempt}/")
         self._copier = Copier(rank, world_size, store.run_id, store.shard_bytes)
@@ -86,13 +91,7 @@ class Checkpointer:
         )
         self._writer = Writer(self._carrier, self._first, self._forget_answers)
 
-    def at_step(
-        self,
-        step: int,
-        shared: Tree,
-        own: Tree,
-        force: bool = False,
-    ) -> bool:
+    def at_step(self, step: int, shared: Tree, own: Tree, force: bool = False) -> bool:
         """Save the state after `step` finished steps if that is due; called by all ranks alike.
 
         True if the state is on its way to the storage, or there. `shared` and `own` give the trees;
@@ -110,7 +109,10 @@ class Checkpointer:
             reply = self._ask(step, force)
             self._waiting = reply.answer is Answer.WAIT
             if reply.answer.begins:
+                self._vouch()
                 self._begin(reply, shared, own)
+        except UnsoundStateError:
+            raise
         except Exception as error:  # noqa: BLE001  # such as a message store that has gone
             self._waiting = False
             warn(f"rank {self._rank} cannot save step {step}: {said(error)}")

@@ -10,9 +10,11 @@ from typing import Any
 
 from harness.goodput import Split
 from harness.recovery import Stage
+from harness.report.health import health
 from harness.report.spread import Spread, number, seconds
 from harness.segments import Segment
 from harness.sightings import FaultState
+from harness.signals.findings import Findings
 from harness.tallies import Helper, Reading
 
 SCHEMA = 1
@@ -189,6 +191,7 @@ class Report:
     loss: float | None
     validations: Sequence[Reading]
     final_digest: str | None
+    findings: Findings
     segments: Sequence[Segment]
     helpers: Mapping[str, Helper] = field(default_factory=dict)
     """Processes that serve the job and had to be started again, by name."""
@@ -259,6 +262,7 @@ class Report:
             "checkpoints": self.checkpoints.to_json(),
             "loss": None if self.loss is None else number(self.loss),
             "validation_loss": _validations(self.validations),
+            "health": health(self.findings),
             "final_digest": self.final_digest,
             "helpers": {
                 name: {"restarts": one.restarts, "last_reason": one.reason}

@@ -56,6 +56,7 @@ def tell(
         checkpoints=_checkpoints(account),
         loss=account.loss,
         validations=tuple(account.validations),
+        findings=account.findings,
         final_digest=final_digest,
         segments=of.segments,
         helpers=account.helpers,

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.phases import Phase
-from harness.report import cells, strip, tables
+from harness.report import cells, health, strip, tables
 from harness.report.model import Report, Standing
 from harness.report.spread import counted, duration, seconds
 
@@ -159,6 +159,8 @@ def _training(report: Report) -> Iterator[RenderableType]:
         yield Text.assemble("validation loss: ", (losses, "bold"))
     if report.loss is not None:
         yield Text(f"last training loss: {report.loss:.4f}")
+    for found in health.lines(report.findings):
+        yield Text(found.text, style="yellow" if found.is_bad else "")
     saves = report.checkpoints
     if saves.committed or saves.failed or saves.rejected:
         yield Text(_saves(report))

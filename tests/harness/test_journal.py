@@ -87,7 +87,9 @@ def of_type(hint: Any) -> st.SearchStrategy[Any]:
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return st.sampled_from(hint)
     if typing.get_origin(hint) is Mapping:
-        return st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=3)
+        numbers = st.floats(allow_nan=False, allow_infinity=False)
+        of = {str: st.text(max_size=8), float: numbers}[typing.get_args(hint)[1]]
+        return st.dictionaries(st.text(max_size=8), of, max_size=3)
     return st.one_of(*(of_type(part) for part in typing.get_args(hint)))
 
 

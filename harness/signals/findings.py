@@ -1,0 +1,69 @@
+"""What is known of the health of training. All of it bounded, all of it from the log.
+
+Counts are of steps that were taken, whether the run kept them or went back behind them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from harness.events import Entry, HealthObserved, NonfiniteFound, Place, Reaction, rank_of
+
+_RECENT = 64
+"""Ranks tell of one step within fewer steps than this of each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nonfinite:
+    """A number that is none."""
+
+    step: int
+    attempt: int
+    rank: int | None
+    """Whose loss; None for the gradient, which all ranks share."""
+    place: Place
+    reaction: Reaction
+
+
+@dataclass(slots=True)
+class Findings:
+    """The last readings, and everything that was found."""
+
+    health_step: int | None = None
+    """The step of the last `HealthObserved`, and its figures."""
+    grad_norm: float | None = None
+    clip_norm: float | None = None
+    update_to_weight: Mapping[str, float] = field(default_factory=dict)
+    clips: int = 0
+    """Steps that clipped by `job.clip`, as far as they were told of …"""
+    clipped: int = 0
+    """… and those whose gradient was longer than it might be."""
+    nonfinite_steps: int = 0
+    nonfinite: list[Nonfinite] = field(default_factory=list)
+    """The last so many."""
+    recent: list[tuple[int, int]] = field(default_factory=list)
+    """Attempt and step of the last that counted in `nonfinite_steps`."""
+
+    def observe(self, entry: Entry, keep: int) -> None:
+        """Take in an entry, if it is about health; the last `keep` findings are listed."""
+        match entry.event:
+            case HealthObserved() as event:
+                self._read(event)
+            case NonfiniteFound() as event:
+                self._find(event, entry.attempt, rank_of(entry.writer), keep)
+            case _:
+                pass
+
+    def _read(self, event: HealthObserved) -> None:
+        self.health_step, self.grad_norm = event.step, event.grad_norm
+        self.clip_norm, self.update_to_weight = event.clip_norm, event.update_to_weight
+        self.clips += max(0, event.clips)
+        self.clipped += max(0, event.clipped)
+
+    def _find(self, event: NonfiniteFound, attempt: int, rank: int | None, keep: int) -> None:
+        """A step counts once, however many ranks tell of it."""
+        whose = rank if event.place is Place.LOSS else None
+        found = Nonfinite(event.step, attempt, whose, event.place, event.reaction)
+        self.nonfinite = [*self.nonfinite, found][-keep:]
+        if (attempt, event.step) not in self.recent:
+            self.nonfinite_steps += 1
+            self.recent = [*self.recent, (attempt, event.step)][-_RECENT:]

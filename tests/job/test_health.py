@@ -1,0 +1,109 @@
+"""Real ranks whose training goes wrong in its numbers, and not in its processes."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.events import (
+    Cause,
+    Entry,
+    Event,
+    FailureDetected,
+    HealthObserved,
+    NonfiniteFound,
+    Place,
+    Reaction,
+    StateDigested,
+    TrainingResumed,
+)
+from harness.journal import read
+from harness.rundir import RunDir
+from tests.zygote import Zygote
+
+pytestmark = pytest.mark.processes
+
+LOOP = """
+import torch
+from torch.utils.data import DataLoader
+import harness
+
+job = harness.join(seed=1, health_every_steps=2, save_every_steps=2{settings})
+data = torch.rand(48, 4)
+torch.manual_seed(1)
+sampler = harness.ResumableSampler(len(data), 12)
+model = job.ddp(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1)))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+job.protect(model=model, optimizer=optimizer, data=sampler)
+batches = job.batches(DataLoader(data, batch_sampler=sampler))
+{before}
+for step in job.steps(6):
+    loss = model(next(batches)).square().mean()
+    {inside}
+    loss.backward()
+    job.observe(loss=loss)
+    job.clip(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.fixture
+def loop(zygote: Zygote, tmp_path: Path) -> Iterator[Callable[..., int]]:
+    """Runs `LOOP`, and gives the exit code."""
+
+    def run(ranks: int, settings: str = "", before: str = "", inside: str = "pass") -> int:
+        script = tmp_path / "loop.py"
+        script.write_text(LOOP.format(settings=settings, before=before, inside=inside))
+        flags = ("--run", "run", "--nproc-per-node", str(ranks), "--max-restarts", "3")
+        return zygote.launch(["run", *flags, "--no-metrics", script], tmp_path).wait(120)
+
+    yield run
+    zygote.kill_all()
+
+
+def log(folder: Path) -> list[Entry]:
+    return read(RunDir.at(folder / "run"))
+
+
+def told(folder: Path, kind: type[Event]) -> list[tuple[str, Event]]:
+    return [(it.writer, it.event) for it in log(folder) if isinstance(it.event, kind)]
+
+
+def final_digests(folder: Path, ranks: int) -> set[str]:
+    """Of the model on every rank, after the last step."""
+    last = dict(told(folder, StateDigested))
+    assert sorted(last) == [f"rank-{rank}" for rank in range(ranks)]
+    return {
+        event.components["model"] for event in last.values() if isinstance(event, StateDigested)
+    }
+
+
+def test_a_loss_that_is_no_number_ends_the_attempt_by_its_rank_and_the_run_goes_on(loop, tmp_path):
+    once = "if (job.rank, job.attempt, step) == (1, 1, 4): loss = loss * float('nan')"
+    assert loop(2, inside=once) == 0
+    ((_, failure),) = told(tmp_path, FailureDetected)
+    assert isinstance(failure, FailureDetected)
+    assert (failure.rank, failure.cause) == (1, Cause.NONFINITE)
+    assert "the loss of step 4 is not finite" in failure.reason
+    assert sorted(told(tmp_path, NonfiniteFound), key=str) == [
+        ("rank-0", NonfiniteFound(4, Place.GRADIENT, Reaction.FAIL)),
+        ("rank-1", NonfiniteFound(4, Place.LOSS, Reaction.FAIL)),
+    ]
+    resumed = [
+        it.step for _, it in told(tmp_path, TrainingResumed) if isinstance(it, TrainingResumed)
+    ]
+    assert resumed in ([0, 0], [0, 2])  # the save after step 2 may have been under way
+    assert len(final_digests(tmp_path, 2)) == 1
+
+
+def test_all_ranks_skip_a_step_of_which_one_alone_knows(loop, tmp_path):
+    own = "if (job.rank, step) == (1, 3): job.observe(loss=float('inf'))"
+    assert loop(2, settings=", on_nonfinite='skip'", inside=own) == 0
+    assert told(tmp_path, NonfiniteFound) == [
+        ("rank-1", NonfiniteFound(3, Place.LOSS, Reaction.SKIP))
+    ]
+    assert len(final_digests(tmp_path, 2)) == 1
+    observed = [it for _, it in told(tmp_path, HealthObserved) if isinstance(it, HealthObserved)]
+    assert [(it.step, it.clips) for it in observed] == [(2, 2), (4, 2), (6, 2)]
+    assert list(observed[0].update_to_weight) == ["all", "model.0", "model.1"]
