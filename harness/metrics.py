@@ -172,6 +172,25 @@ RANK_PROGRESS = _family(
 RANK_UP = _family("rank_up", Kind.GAUGE, "1 while the rank's process lives.", "rank")
 LOSS = _family("loss", Kind.GAUGE, "The last training loss that was read.")
 VALIDATION_LOSS = _family("validation_loss", Kind.GAUGE, "The last loss on held-out data.")
+GRAD_NORM = _family(
+    "grad_norm", Kind.GAUGE, "Norm of the gradient before clipping, when it was last read."
+)
+CLIP_NORM = _family("grad_clip_norm", Kind.GAUGE, "What job.clip clips that norm to.")
+CLIPS = _family("clip_steps_total", Kind.COUNTER, "Steps that called job.clip, as last told.")
+CLIPPED = _family(
+    "clipped_steps_total", Kind.COUNTER, "Those of them whose gradient was longer than the line."
+)
+UPDATE_TO_WEIGHT = _family(
+    "update_to_weight_ratio",
+    Kind.GAUGE,
+    "Length of one optimizer step by that of the weights: of all, by block, of tensors asked for.",
+    "param_group",
+)
+NONFINITE = _family(
+    "nonfinite_steps_total",
+    Kind.COUNTER,
+    "Steps with NaN or Inf in a rank's loss or in the gradient.",
+)
 FAULTS = _family(
     "faults_injected_total", Kind.COUNTER, "Faults that the injector applied.", "fault", "scope"
 )
@@ -198,6 +217,7 @@ FAMILIES: Mapping[str, Family] = {
         *(SAVES, STALL_DURATION, COMMIT_DURATION, RESTORE_DURATION),
         *(CHECKPOINT_BYTES, CHECKPOINT_SIZE, INTERVAL, REJECTED, LAST_SAVE_STEP, LAST_SAVE_TIME),
         *(STRAGGLER_DELAY, RANK_UP, RANK_INFO, RANK_PROGRESS, LOSS, VALIDATION_LOSS),
+        *(GRAD_NORM, CLIP_NORM, CLIPS, CLIPPED, UPDATE_TO_WEIGHT, NONFINITE),
         *(FAULTS, DETECTION_LATENCY, MTBF),
     )
 }

@@ -17,6 +17,7 @@ from harness.present import Present, Values, by_rank, one
 from harness.recovery import Stage
 from harness.reliability import failures_seen
 from harness.saved import DRAW_SAVED
+from harness.signals.samples import DRAW_HEALTH
 
 _NS = 1_000_000_000
 
@@ -133,6 +134,7 @@ DRAW: Mapping[str, Callable[[Present], Values]] = {
     metrics.VALIDATION_LOSS.name: lambda now: one(
         None if now.account.validation is None else now.account.validation.value
     ),
+    **DRAW_HEALTH,
     metrics.FAULTS.name: lambda now: {
         (kind, scope): count
         for scope, kinds in now.account.faults.injected.items()
