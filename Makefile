@@ -6,7 +6,7 @@ READY := .venv/.ready
 # One thread a process unless a run says otherwise: ranks share the cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check lint types arrows bench clean
+.PHONY: demo test check lint types arrows bench dashboards clean
 
 demo: $(READY)  ## the main job under kills, beside its twin without
 	$(BIN)/python examples/demo.py
@@ -34,6 +34,10 @@ bench: $(READY)  ## every claim about speed, each beside what it is compared wit
 	$(BIN)/python -m benchmarks.noticing
 	$(BIN)/python -m benchmarks.simulate
 	$(BIN)/python -m benchmarks.storage
+
+dashboards: $(READY)  ## what Grafana loads: built, held against its types and a live Prometheus, drawn
+	$(BIN)/python -m dashboards.build
+	$(BIN)/python -m dashboards.checks
 
 $(READY): pyproject.toml constraints.txt
 	@echo "setting up .venv, without a word for a minute or two: torch is large"

@@ -13,7 +13,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as model
 
 from dashboards import fleet, run, saves, training
-from dashboards.panels import ORANGE, SOURCE, VERMILLION, AnyPanel
+from dashboards.panels import DARK, SOURCE, VERMILLION, AnyPanel
 from dashboards.queries import LATELY, ONE
 
 INTO = Path(__file__).with_name("grafana")
@@ -61,7 +61,7 @@ def _run() -> dashboard.Dashboard:
     faults = ONE.increase("faults_injected_total", LATELY, "fault", "scope")
     restarts = ONE.increase("restarts_total", LATELY, "cause")
     board.annotation(_mark("Faults", f"{faults} > 0", "{{fault}} ({{scope}})", VERMILLION))
-    board.annotation(_mark("Restarts", f"{restarts} > 0", "restart: {{cause}}", ORANGE))
+    board.annotation(_mark("Restarts", f"{restarts} > 0", "restart: {{cause}}", DARK))
     return _filled(board, rows)
 
 

@@ -21,7 +21,7 @@ from dashboards.run import STATES
 
 _NAME = "{{job_name}} {{run_id}}"
 _GOOD = 'state=~"work|evaluation"'
-_AT_WORK = 'phase="work"'
+_AT_WORK = 'phase=~"work|evaluation|save_stall"'
 _FAILED = 'outcome="failed"'
 _BAD = 'state!~"work|evaluation"'
 _BADPUT = {state: color for state, color in STATES.items() if state not in ("work", "evaluation")}
@@ -40,8 +40,8 @@ def now() -> Sequence[AnyPanel]:
     """All runs in six numbers."""
     return (
         figure(
-            Place("Runs at work", "Runs that take steps at this moment.", 4, 4),
-            Query(f"sum({MANY.highest('phase', where=_AT_WORK)})"),
+            Place("Runs at work", "Runs that train, score or save at this moment.", 4, 4),
+            Query(f"sum({MANY.highest('phase', 'phase', where=_AT_WORK)})"),
         ),
         figure(
             Place(

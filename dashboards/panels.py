@@ -63,7 +63,7 @@ class Place:
     title: str
     text: str
     width: int = 8
-    height: int = 8
+    height: int = 7
 
 
 def chart(

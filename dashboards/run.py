@@ -24,6 +24,7 @@ from dashboards.panels import (
 )
 from dashboards.queries import AN_HOUR, LATELY, ONE, coded
 from harness.phases import Phase
+from harness.recovery import Stage
 
 COLORS = {
     Phase.WORK: GREEN,
@@ -40,13 +41,16 @@ COLORS = {
 }
 STATES = {phase.value: color for phase, color in COLORS.items() if phase is not Phase.FINISHED}
 PARTS = {
-    "detect": VERMILLION,
-    "teardown": GREY,
-    "rendezvous": SKY,
-    "spawn": ORANGE,
-    "init": BLUE,
-    "restore": YELLOW,
-    "warmup": PINK,
+    Stage.DETECT.value: VERMILLION,
+    Stage.STACKS.value: DARK,
+    Stage.TEARDOWN.value: GREY,
+    Stage.RENDEZVOUS.value: SKY,
+    Stage.SPAWN.value: ORANGE,
+    Stage.INIT.value: BLUE,
+    Stage.RESTORE.value: YELLOW,
+    Stage.GROUP.value: "#7A5195",
+    Stage.SETUP.value: "#A6761D",
+    Stage.WARMUP.value: PINK,
 }
 """The parts of a restart, in their order."""
 _PHASES = [(phase.value, color) for phase, color in COLORS.items()]
