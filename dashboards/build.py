@@ -60,8 +60,8 @@ def _run() -> dashboard.Dashboard:
     board.with_variable(_clip())
     faults = ONE.increase("faults_injected_total", LATELY, "fault", "scope")
     restarts = ONE.increase("restarts_total", LATELY, "cause")
-    board.annotation(_mark("Faults", f"{faults} > 0", "{{fault}} ({{scope}})", VERMILLION))
     board.annotation(_mark("Restarts", f"{restarts} > 0", "restart: {{cause}}", DARK))
+    board.annotation(_mark("Faults", f"{faults} > 0", "{{fault}} ({{scope}})", VERMILLION))
     return _filled(board, rows)
 
 

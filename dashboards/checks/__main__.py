@@ -47,7 +47,7 @@ def _watched(pictures: Path, gap_s: float) -> Sequence[bool]:
                 _told("live queries", lambda: live.mistakes(watched)),
                 _told("pictures", lambda: look.mistakes(watched, pictures)),
             ]
-    print(f"pictures: {pictures}/run.png, {pictures}/fleet.png")
+    print(f"pictures: {pictures}/dashboard-run.png, {pictures}/dashboard-fleet.png")
     return outcomes
 
 

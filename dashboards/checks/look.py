@@ -71,7 +71,7 @@ def _drawn(browser: Browser, scene: Scene, name: str, into: Path) -> Sequence[st
     page.goto(f"{scene.url}/consoles/{stem}.html?{urlencode(_asked(scene, name))}")
     page.wait_for_function("window.outcome !== undefined")
     outcome = page.evaluate("window.outcome")
-    page.screenshot(path=into / f"{stem}.png", full_page=True)
+    page.screenshot(path=into / f"dashboard-{stem}.png", full_page=True)
     empty = [title for title in outcome["empty"] if title not in MAY_BE_EMPTY]
     return [
         *(f"{name}: {line}" for line in (*told, *outcome["wrong"])),

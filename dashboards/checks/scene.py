@@ -89,10 +89,10 @@ def scene(folder: Path, pages: Path, gap_s: float) -> Iterator[Scene]:
             url, 'min(increase(harness_steps_total{kind="useful"}[4s])) > 0', "steps of both jobs"
         )
         time.sleep(gap_s)
-        run_id = ask(url, "query", query='harness_launcher_up{job_name="gpt"}')[0]["metric"][
-            "run_id"
-        ]
-        yield Scene(url, "gpt", run_id, float(began[0]["value"][1]), time.time())
+        began = ask(url, "query", query=f"min(min_over_time(timestamp({_ANY})[1h:1s]))")
+        seen = ask(url, "query", query=f'{_ANY}{{job_name="gpt"}}')
+        start_s, run_id = float(began[0]["value"][1]), seen[0]["metric"]["run_id"]
+        yield Scene(url, "gpt", run_id, start_s, time.time())
 
 
 def missing() -> str | None:

@@ -115,13 +115,15 @@ function pieces(points, gap_s) {
   return cut;
 }
 
-function outline(view, up, points, stairs, row) {
-  return points
-    .map((point, i) => {
-      const x = view.across(point[0]), y = up(point[row]);
-      return (i === 0 ? "M" + x : stairs ? "H" + x + "V" + y + "L" + x : "L" + x) + " " + y;
-    })
-    .join("");
+function outline(view, up, points, stairs) {
+  const steps = points.map((point) => [view.across(point[0]), up(point[1])]);
+  return steps.map(([x, y], i) => (i === 0 ? "M" + x + " " + y : (stairs ? "H" + x : "") + "L" + x + " " + y)).join("");
+}
+
+// The way back along what lies below, so that the two enclose an area.
+function under(view, up, points, stairs) {
+  const steps = [...points].reverse().map((point) => [view.across(point[0]), up(point[2])]);
+  return steps.map(([x, y], i) => (stairs && i > 0 ? "V" + y + "H" + x : "L" + x + " " + y)).join("") + "Z";
 }
 
 function timeseries(box, body, panel, lines, annotations) {
@@ -135,10 +137,9 @@ function timeseries(box, body, panel, lines, annotations) {
   all.forEach((line, i) => {
     const dash = overridden(panel, line.name)["custom.lineStyle"]?.dash?.join(" ") ?? "";
     for (const part of pieces(line.points, gap_s)) {
-      const d = outline(view, up, part, stairs, 1);
+      const d = outline(view, up, part, stairs);
       if (stacked) {
-        const back = outline(view, up, [...part].reverse(), false, 2).replace("M", "L");
-        shape(view.svg, "path", { d: d + back + "Z", fill: colors[i], "fill-opacity": 0.7 });
+        shape(view.svg, "path", { d: d + under(view, up, part, stairs), fill: colors[i], "fill-opacity": 0.7 });
       } else if (part.length === 1) {
         shape(view.svg, "circle", { cx: view.across(part[0][0]), cy: up(part[0][1]), r: 2, fill: colors[i] });
       }
@@ -157,7 +158,7 @@ function bands(view, lines, fill) {
     for (const [at_s, value] of line.points) {
       const x = view.across(at_s), width = Math.max(1, view.across(at_s + STEP_S) - x + 0.4);
       const color = fill(value);
-      if (x + width <= view.width && color) shape(view.svg, "rect", { x, y: y + tall * 0.1, width, height: tall * 0.8, fill: color });
+      if (x + width <= view.width && color) shape(view.svg, "rect", { x, y: y + tall * 0.1, width, height: tall * 0.8, fill: color, "shape-rendering": "crispEdges" });
     }
   });
   clock(view);
