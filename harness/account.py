@@ -13,6 +13,7 @@ from harness.saves import Checkpoints
 from harness.segments import Meter, Segment
 from harness.sightings import Faults
 from harness.signals.findings import Findings
+from harness.signals.tally import Stragglers
 from harness.tallies import Helper, Rank, Reading
 
 KEEP = 256
@@ -75,6 +76,7 @@ class Account:
     helpers: dict[str, Helper] = field(default_factory=dict)
     """Those that were started again, by name."""
     recent: Recent = field(default_factory=Recent)
+    stragglers: Stragglers = field(default_factory=Stragglers)
 
     @property
     def phase(self) -> Phase:

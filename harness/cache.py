@@ -23,7 +23,10 @@ from harness.rundir import RunDir
 SAVE_EVERY_ENTRIES = 20_000
 """After so many new entries the cache is written again; folding them anew takes a fraction of a second."""
 
-CODE = "account events fold histogram journal ledger lines lives phases recent recovery saves segments sightings signals/findings tallies"
+CODE = (
+    "account events fold histogram journal ledger lines lives phases recent recovery saves segments"
+    " sightings signals.findings signals.straggler signals.tally tallies"
+)
 """The modules that the fold depends on; when any of them changes, every cache is outdated."""
 
 _CHECK_BYTES = 4096
@@ -155,5 +158,5 @@ def _code() -> str:
     here = Path(__file__).parent
     digest = xxhash.xxh3_64()
     for name in CODE.split():
-        digest.update((here / f"{name}.py").read_bytes())
+        digest.update((here / f"{name.replace('.', '/')}.py").read_bytes())
     return digest.hexdigest()

@@ -302,13 +302,19 @@ class RankJoined(Event):
 
 @dataclass(frozen=True, slots=True)
 class StepTimed(Event):
-    """How this rank's part of a step went; at most one a second where steps are short."""
+    """How this rank's part of a step went; about one a second where steps are short."""
 
     step: int
     own_ns: int
-    """From the step's start to this rank's last gradient."""
+    """Its own part: batches, forward and backward, the optimizer, the loop's own code."""
     wait_ns: int
-    """From there to the step's end: waiting for the others, and the optimizer."""
+    """From its last gradient until its optimizer began: waiting for the others, and the reduction."""
+    data_ns: int = 0
+    """Of its own part: waiting for its batches."""
+    compute_ns: int = 0
+    """Of its own part: forward, backward and the optimizer."""
+    steps: int = 1
+    """Of how many steps, up to this one, these are the means."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,7 @@ class Fold(Lives):
         rollback = self._roll_back(event.step, at_ns)
         self.recovery.resume(event.step, event.tier, rollback.lost_ns, rollback.lost_steps)
         self.recovery.reach(Stage.WARMUP, at_ns)
+        self.stragglers.resume(self.world_size, at_ns)
         self.checkpoints.restore(event, at_ns - self.restore_since_ns)
         return settled
 
@@ -234,6 +235,8 @@ class Fold(Lives):
             case StepTimed() as event:
                 rank.timed_step = event.step
                 rank.own_ns, rank.wait_ns = event.own_ns, event.wait_ns
+                if entry.attempt == self.holder:
+                    self.stragglers.time(number, event, at_ns, self.keep)
             case StateDigested() as event:
                 rank.digested_step, rank.digests = event.step, event.components
             case RankJoined() as event:

@@ -85,10 +85,10 @@ class Job:
         self._switches = exactness.pin(threads, self.device, self.settings.exact)
         exactness.seed_all(self.seed, self.rank)
         self._voice = Voice(self.run_dir, agreed.run_id, self.rank, self.attempt)
-        late = self.device.type != "cpu"
         self._steplog = StepLog(
-            self._voice, self.world_size, self.settings.digest_every_steps, late
+            self._voice, self.world_size, self.settings.digest_every_steps, self.device
         )
+        late = self.device.type != "cpu"
         self._health = Health(
             self._voice, self._steplog.observed, self.settings, late, self.world_size
         )

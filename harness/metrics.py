@@ -157,8 +157,25 @@ LAST_SAVE_TIME = _family(
 STRAGGLER_DELAY = _family(
     "straggler_delay_seconds",
     Kind.GAUGE,
-    "Own time of the rank in its last step, minus the lower median of all ranks'.",
+    "Own time of the rank in a step, minus the lower median of all ranks', over about the last second.",
     "rank",
+)
+STRAGGLER_WAIT = _family(
+    "straggler_delay_seconds_total",
+    Kind.COUNTER,
+    "Time that the job waited for its slowest rank: its delay, step by step.",
+)
+STRAGGLER_NAMED = _family(
+    "straggler_named",
+    Kind.GAUGE,
+    "1 for each rank that is slow beyond chance, by what it is slow at; no sample where none is.",
+    "rank",
+    "cause",
+)
+SLOWDOWN = _family(
+    "step_slowdown_ratio",
+    Kind.GAUGE,
+    "Time of a step now, stragglers apart, over that of the run at its fastest.",
 )
 RANK_INFO = _family(
     "rank_info", Kind.GAUGE, "1, to join on.", "rank", "local_rank", "node", "gpu_uuid"
@@ -216,8 +233,9 @@ FAMILIES: Mapping[str, Family] = {
         *(RESTART_DURATION, RESTART_PHASE_DURATION),
         *(SAVES, STALL_DURATION, COMMIT_DURATION, RESTORE_DURATION),
         *(CHECKPOINT_BYTES, CHECKPOINT_SIZE, INTERVAL, REJECTED, LAST_SAVE_STEP, LAST_SAVE_TIME),
-        *(STRAGGLER_DELAY, RANK_UP, RANK_INFO, RANK_PROGRESS, LOSS, VALIDATION_LOSS),
         *(GRAD_NORM, CLIP_NORM, CLIPS, CLIPPED, UPDATE_TO_WEIGHT, NONFINITE),
+        *(STRAGGLER_DELAY, STRAGGLER_WAIT, STRAGGLER_NAMED, SLOWDOWN),
+        *(RANK_UP, RANK_INFO, RANK_PROGRESS, LOSS, VALIDATION_LOSS),
         *(FAULTS, DETECTION_LATENCY, MTBF),
     )
 }

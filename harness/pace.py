@@ -1,38 +1,35 @@
 """How long this rank's own part of a step took, apart from waiting for the others.
 
-Own time runs from the step's start to the rank's last gradient. What follows, the rest of the
-reduction and the optimizer, is spent in step with everyone else. What a rank passes on its way is
-shown in its slot, so that one that is stuck is told from those that wait for it.
+Hooks mark what a step passes, on the host's clock and, where there is one, on the device's. What a
+rank passes on its way is shown in its slot too, so that one that is stuck is told from those that
+wait for it.
 """
 
-import time
-from dataclasses import dataclass
-
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from harness.signals.passage import Place, StepTime
+from harness.signals.trail import HostTrail, device_trail
 from harness.slots import SlotWriter, Stage
 
+__all__ = ["Pace", "StepTime"]
 
-@dataclass(frozen=True, slots=True)
-class StepTime:
-    """Of one step of one rank."""
-
-    own_ns: int
-    wait_ns: int
+_PLACES = {
+    Stage.LOADING: Place.LOADING,
+    Stage.COMPUTING: Place.LOADED,
+    Stage.UPDATING: Place.UPDATING,
+    Stage.UPDATED: Place.UPDATED,
+}
 
 
 class Pace:
     """Times the steps of one rank by hooks that fire as gradients become ready."""
 
-    def __init__(self, slot: SlotWriter | None = None) -> None:
+    def __init__(self, slot: SlotWriter | None = None, device: torch.device | None = None) -> None:
         self._slot = slot
-        self.stopped_ns = 0
-        """CLOCK_MONOTONIC at which the last step ended."""
-        self._started_ns = 0
-        self._gradient_ns = 0
-        self._aside_ns = 0
-        self._aside_by_gradient_ns = 0
+        self._host = HostTrail()
+        self._device = device_trail(device or torch.device("cpu"))
         self._gradients = 0
         self._gradients_before = 0
         """In the step before: after as many, this rank's own part of a step is done."""
@@ -50,8 +47,9 @@ class Pace:
 
     def start(self) -> None:
         """A step begins."""
-        self._started_ns = self._gradient_ns = time.monotonic_ns()
-        self._aside_ns = self._aside_by_gradient_ns = 0
+        self._host.start()
+        if self._device is not None:
+            self._device.start()
         self._gradients = 0
         self.enter(Stage.BEGUN)
 
@@ -59,25 +57,33 @@ class Pace:
         """This rank passes into `stage` of the step."""
         if self._slot is not None:
             self._slot.enter(stage)
+        place = _PLACES.get(stage)
+        if place is not None:
+            self._host.mark(place)
+            if self._device is not None:
+                self._device.mark(place)
 
     def set_aside(self, elapsed_ns: int) -> None:
         """Leave `elapsed_ns`, an evaluation inside the step, out of its time."""
-        self._aside_ns += elapsed_ns
+        self._host.set_aside(elapsed_ns)
+        if self._device is not None:
+            self._device.set_aside(elapsed_ns)
 
     def stop(self) -> StepTime:
-        """The step is over. A model without hooks counts all as its own time."""
-        end_ns = self.stopped_ns = time.monotonic_ns()
-        if self._gradient_ns > self._started_ns:
-            own_ns = self._gradient_ns - self._started_ns - self._aside_by_gradient_ns
-        else:
-            own_ns = end_ns - self._started_ns - self._aside_ns
+        """The step is over. A model without hooks counts all as its own time.
+
+        On a device this is the time of the newest step that the device has finished, mostly the one
+        before; of the first steps it is the host's.
+        """
+        passed = self._host.stop()
         self._gradients_before = self._gradients
-        own_ns = max(0, own_ns)
-        return StepTime(own_ns, max(0, end_ns - self._started_ns - own_ns - self._aside_ns))
+        late = None if self._device is None else self._device.stop()
+        return passed if late is None else late
 
     def _note(self, _: Tensor) -> None:
-        self._gradient_ns = time.monotonic_ns()
-        self._aside_by_gradient_ns = self._aside_ns
+        self._host.gradient()
+        if self._device is not None:
+            self._device.gradient()
         self._gradients += 1
         if self._slot is None:
             return

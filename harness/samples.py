@@ -6,7 +6,6 @@ appears with its first count hides that count from whoever takes a rate.
 
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
-from statistics import median_low
 
 from harness import metrics
 from harness.events import Cause
@@ -17,6 +16,7 @@ from harness.present import Present, Values, by_rank, one
 from harness.recovery import Stage
 from harness.reliability import failures_seen
 from harness.saved import DRAW_SAVED
+from harness.signals.drawn import DRAW_SLOW
 from harness.signals.samples import DRAW_HEALTH
 
 _NS = 1_000_000_000
@@ -66,15 +66,6 @@ def _restart_durations(now: Present) -> Values:
 def _restart_phases(now: Present) -> Values:
     stages = now.account.recovery.stages
     return {(stage.value,): stages.get(stage, Histogram()) for stage in Stage}
-
-
-def _stragglers(now: Present) -> Values:
-    """Only while the run is led: of a dead run nobody is late."""
-    own_ns = {rank: slot.own_ns for rank, slot in now.slots.items() if slot.own_ns > 0}
-    if not now.is_led or not own_ns:
-        return {}
-    usual_ns = median_low(own_ns.values())
-    return by_rank({rank: (ns - usual_ns) / _NS for rank, ns in own_ns.items()})
 
 
 def _progress(now: Present) -> Values:
@@ -128,7 +119,7 @@ DRAW: Mapping[str, Callable[[Present], Values]] = {
     **DRAW_SAVED,
     metrics.RANK_INFO.name: _rank_info,
     metrics.RANK_PROGRESS.name: _progress,
-    metrics.STRAGGLER_DELAY.name: _stragglers,
+    **DRAW_SLOW,
     metrics.RANK_UP.name: lambda now: {(str(r),): float(up) for r, up in enumerate(now.up)},
     metrics.LOSS.name: lambda now: one(now.account.loss),
     metrics.VALIDATION_LOSS.name: lambda now: one(

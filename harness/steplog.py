@@ -3,30 +3,32 @@
 from collections.abc import Callable, Mapping
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from harness.batches import Batches
 from harness.digest import sample_digest
-from harness.events import StateDigested, StepFinished, StepTimed
+from harness.events import StateDigested, StepFinished
 from harness.observed import Observed
 from harness.pace import Pace, StepTime
+from harness.signals.window import Window
 from harness.slots import Mark
 from harness.voice import Voice
-
-SECOND_NS = 1_000_000_000
 
 
 class StepLog:
     """One rank's account of its steps. The loop's objects are handed in as they are made."""
 
-    def __init__(self, voice: Voice, world_size: int, digest_every_steps: int, late: bool) -> None:
-        self.pace = Pace(voice.slot)
-        self.observed = Observed(late)
+    def __init__(
+        self, voice: Voice, world_size: int, digest_every_steps: int, device: torch.device
+    ) -> None:
+        self.pace = Pace(voice.slot, device)
+        self.observed = Observed(late=device.type != "cpu")
         self.batches: Batches[object] | None = None
         self._voice = voice
         self._world_size = world_size
         self._digest_every_steps = digest_every_steps
-        self._timed_ns = 0
+        self._window = Window()
         self._samples = 0
 
     def begin_at(self, step: int) -> None:
@@ -39,10 +41,9 @@ class StepLog:
         passed = self.pace.stop()
         loss = self.observed.mean()
         samples = self._tell_finished(step, passed)
-        now_ns = self.pace.stopped_ns
-        if last or now_ns - self._timed_ns >= SECOND_NS:
-            self._timed_ns = now_ns
-            self._voice.write(StepTimed(step, passed.own_ns, passed.wait_ns))
+        timed = self._window.add(step, passed, last)
+        if timed is not None:
+            self._voice.write(timed)
         every = self._digest_every_steps
         if last or (every and step % every == 0):
             told = {**digests(), "samples": samples, "loss": _exactly(loss)}

@@ -10,6 +10,8 @@ UNUSED: Mapping[str, str] = {
     f"{PREFIX}grad_clip_norm": "the line of the panel is a variable, for loops without job.clip",
     f"{PREFIX}clip_steps_total": "for rules: the panel of the gradient norm shows what is clipped",
     f"{PREFIX}clipped_steps_total": "likewise",
+    f"{PREFIX}straggler_named": "for rules: the heat map shows the delays that it rests on",
+    f"{PREFIX}step_slowdown_ratio": "for rules: the panel of step durations shows what it rests on",
 }
 """Exported families that no panel shows, and why."""
 AWAITED = frozenset(
@@ -17,7 +19,6 @@ AWAITED = frozenset(
     for name in (
         "mfu_ratio",
         "replica_mismatches_total",
-        "straggler_delay_seconds_total",
         "target_loss_seconds",
         "target_loss_steps",
         "tokens_per_second",

@@ -11,6 +11,7 @@ from typing import Any
 from harness.goodput import Split
 from harness.recovery import Stage
 from harness.report.health import health
+from harness.report.slowness import Slowness
 from harness.report.spread import Spread, number, seconds
 from harness.segments import Segment
 from harness.sightings import FaultState
@@ -197,6 +198,7 @@ class Report:
     """Processes that serve the job and had to be started again, by name."""
     notes: Sequence[str] = ()
     """What could not be read."""
+    slowness: Slowness = field(default_factory=Slowness)
 
     @property
     def durations(self) -> Spread:
@@ -268,6 +270,7 @@ class Report:
                 name: {"restarts": one.restarts, "last_reason": one.reason}
                 for name, one in self.helpers.items()
             },
+            "stragglers": self.slowness.to_json(),
             "notes": list(self.notes),
         }
 

@@ -8,6 +8,7 @@ from harness.phases import Phase
 from harness.recovery import UNKNOWN_CAUSE, Restart
 from harness.report.model import Checkpoints, Comeback, FaultFate, Report, Standing
 from harness.report.planned import Planned
+from harness.report.slowness import Slowness
 from harness.sightings import Fault
 from harness.timeline import Timeline
 
@@ -61,6 +62,7 @@ def tell(
         segments=of.segments,
         helpers=account.helpers,
         notes=tuple(notes),
+        slowness=Slowness.of(account.stragglers),
     )
 
 

@@ -161,6 +161,8 @@ def _training(report: Report) -> Iterator[RenderableType]:
         yield Text(f"last training loss: {report.loss:.4f}")
     for found in health.lines(report.findings):
         yield Text(found.text, style="yellow" if found.is_bad else "")
+    for line in report.slowness.lines(report.world_size):
+        yield Text(line)
     saves = report.checkpoints
     if saves.committed or saves.failed or saves.rejected:
         yield Text(_saves(report))

@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from harness import buckets, exactness
 from harness.components import Protected
 from harness.digest import digest
+from harness.pace import Pace
 
 WORLD_SIZES = (3, 4)
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -76,12 +77,16 @@ class Run:
         self.protected = Protected()
         self.protected.add(model=self.model, optimizer=self.optimizer)
 
-    def train(self, steps: range) -> dict[str, str]:
+    def train(self, steps: range, pace: Pace | None = None) -> dict[str, str]:
         for step in steps:
+            if pace is not None:
+                pace.start()
             seeded = torch.Generator().manual_seed(1000 * step + self.rank)
             self.model(torch.randn(8, 16, generator=seeded)).square().mean().backward()
             self.optimizer.step()
             self.optimizer.zero_grad()
+            if pace is not None:
+                pace.stop()
         return self.protected.digests() | {"rng": exactness.rng_digest()}
 
 
@@ -98,6 +103,32 @@ def differing(rank: int, cured: bool, options: dict[str, Any]) -> list[str]:
         exactness.restore_rng(rng)
     resumed = run.train(range(4, 6))
     return [name for name in went_on if went_on[name] != resumed[name]]
+
+
+def divided(_: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """A communication hook of a user's own, whose sums are other bits than DDP's."""
+    buffer = bucket.buffer().div_(dist.get_world_size())
+    work: Any = dist.all_reduce(buffer, async_op=True)
+    return work.get_future().then(lambda done: done.value()[0])  # type: ignore[no-any-return]
+
+
+def signalled(rank: int) -> dict[str, list[str]]:
+    """Components that differ where the ranks' own times are taken, with DDP's reduction and a hook."""
+    found = {}
+    for name, hook in (("ddp", None), ("hook", divided)):
+        digests = []
+        for on in (False, True):
+            run = Run(rank, True, LAYOUTS["small buckets"])
+            if hook is not None:
+                run.model.register_comm_hook(None, hook)
+            pace = Pace() if on else None
+            if pace is not None:
+                pace.watch(run.model)
+                pace.watch_optimizer(run.optimizer)
+            digests.append(run.train(range(6), pace))
+        off, watched = digests
+        found[name] = [part for part in off if off[part] != watched[part]]
+    return found
 
 
 def state(model: nn.Module) -> dict[str, str]:
@@ -245,6 +276,7 @@ def measured(rank: int, world_size: int, store: Path) -> dict[str, Any]:
             "failing": failing(rank),
             "hooked": hooked(rank),
             "accumulated": accumulated(rank),
+            "signalled": signalled(rank),
             "names": sorted(Run(rank, True, {}).protected.shared()["model"]),
             "static graph": refused(nn.Linear(2, 2), static_graph=True),
             "step in backward": refused(stepping_in_backward()),

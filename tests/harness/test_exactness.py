@@ -276,6 +276,13 @@ def test_a_first_micro_batch_under_no_sync_stays_with_its_rank(ranks: Ranks):
 
 
 @pytest.mark.processes
+def test_taking_the_ranks_own_times_changes_no_bit_with_or_without_a_communication_hook(
+    ranks: Ranks,
+):
+    assert outcomes(ranks, 3, "signalled") == [{"ddp": [], "hook": []}] * 3
+
+
+@pytest.mark.processes
 def test_a_communication_hook_can_be_registered_afterwards(ranks: Ranks):
     assert outcomes(ranks, 3, "hooked") == [True] * 3
 

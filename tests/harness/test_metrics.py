@@ -12,7 +12,20 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from harness.collector import RunCollector
-from harness.events import Cause, SaveStarted, SaveUnblocked, StepFinished, Tier
+from harness.events import (
+    AttemptStarted,
+    Cause,
+    Entry,
+    Event,
+    RestoreStarted,
+    RunStarted,
+    SaveStarted,
+    SaveUnblocked,
+    StepFinished,
+    StepTimed,
+    Tier,
+    TrainingResumed,
+)
 from harness.goodput import split
 from harness.metrics import COMMON, FAMILIES, PREFIX, Kind
 from harness.phases import Phase
@@ -262,21 +275,33 @@ def test_a_step_that_was_rolled_back_is_no_longer_the_current_one(tmp_path):
         ((40, 30, 50), {"0": 0.0, "1": -0.01, "2": 0.01}),
     ],
 )
-def test_a_rank_is_late_by_its_own_time_minus_the_lower_median(tmp_path, own_ms, delay_s):
-    run_dir = RunDir.at(tmp_path)
-    run_dir.create()
-    fold = Fold()
-    for entry in stories.entries(stories.GOING):
-        fold.feed(entry)
-    read = {}
-    for rank, ms in enumerate(own_ms):
-        with SlotWriter(run_dir.slot(rank), attempt=1) as slot:
-            slot.update(own_ns=ms * 1_000_000)
-        read[rank] = stories.slot(run_dir.slot(rank))
-    draw = DRAW["harness_straggler_delay_seconds"]
-    told = draw(Present("run", "r1", "cpu", fold, True, (), read))
-    assert told == {(rank,): pytest.approx(s) for rank, s in delay_s.items()}
-    assert draw(Present("run", "r1", "cpu", fold, False, (), read)) == {}
+def test_a_rank_is_late_by_its_own_time_minus_the_lower_median(own_ms, delay_s):
+    fold, size = Fold(), len(own_ms)
+    happened: list[tuple[int, str, Event]] = [
+        (0, "launcher-0", RunStarted("r1", size)),
+        (1, "launcher-0", AttemptStarted(size)),
+        (2, "rank-0", RestoreStarted()),
+        (3, "rank-0", TrainingResumed(0, None)),
+    ]
+    for number in range(1, 43):  # the first is not compared
+        happened += [
+            (number + 3, f"rank-{rank}", StepTimed(number, ms * 1_000_000, 0, 0, ms * 1_000_000, 2))
+            for rank, ms in enumerate(own_ms)
+        ]
+    for sequence, (at_s, writer, event) in enumerate(happened):
+        fold.feed(Entry(at_s * 10**9, 1, sequence, event, writer))
+    slow = str(size - 1)
+    for is_led, told in ((True, True), (False, False)):
+        now = Present("run", "r1", "cpu", fold, is_led, (), {})
+        delays = DRAW["harness_straggler_delay_seconds"](now)
+        assert delays == (
+            {(rank,): pytest.approx(s) for rank, s in delay_s.items()} if told else {}
+        )
+        named = DRAW["harness_straggler_named"](now)
+        assert named == ({(slow, "compute"): 1.0} if told else {})
+        assert DRAW["harness_step_slowdown_ratio"](now) == ({(): 1.0} if told else {})
+        waited = DRAW["harness_straggler_delay_seconds_total"](now)
+        assert waited == {(): pytest.approx(41 * 2 * delay_s[slow])}
 
 
 def test_of_many_ranks_the_slowest_are_told_and_how_the_others_are_spread():
@@ -365,10 +390,11 @@ def test_slots_of_an_attempt_that_is_over_say_nothing(tmp_path):
     run_dir = stories.write(tmp_path / "run", stories.GOING)
     for rank, attempt in ((0, 1), (1, 0)):
         with SlotWriter(run_dir.slot(rank), attempt=attempt) as slot:
-            slot.update(own_ns=5)
+            slot.update(step=5)
     with alive(run_dir, "launcher-0"):
         told = samples(scraped(run_dir))
-    assert [labels for name, labels in told if name == "straggler_delay_seconds"] == ["0"]
+    name = "rank_progress_timestamp_seconds"
+    assert [labels for family, labels in told if family == name] == ["0"]
 
 
 def test_a_run_in_which_nothing_has_happened_yet_has_no_figures_and_no_errors(tmp_path):

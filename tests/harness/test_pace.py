@@ -11,10 +11,28 @@ def test_own_time_ends_at_the_last_gradient():
     pace.watch(model)
     pace.start()
     model(torch.ones(1, 3)).sum().backward()
-    ready = pace._gradient_ns
+    started_ns, ready_ns = pace._host._instants_ns
     passed = pace.stop()
-    assert passed.own_ns == ready - pace._started_ns > 0
+    assert passed.own_ns == passed.compute_ns == ready_ns - started_ns > 0
     assert passed.wait_ns > 0
+
+
+def test_the_optimizer_and_the_loop_s_own_code_are_own_time_and_the_reduction_is_not():
+    model, pace = nn.Linear(3, 2), Pace()
+    optimizer = torch.optim.SGD(model.parameters())
+    pace.watch(model)
+    pace.watch_optimizer(optimizer)
+    pace.start()
+    pace.enter(Stage.LOADING)
+    pace.enter(Stage.COMPUTING)
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    passed = pace.stop()
+    at_ns = pace._host._instants_ns  # start, loading, loaded, gradient, updating, updated, end
+    assert passed.wait_ns == at_ns[4] - at_ns[3]
+    assert passed.data_ns == at_ns[2] - at_ns[1]
+    assert passed.compute_ns == at_ns[3] - at_ns[2] + at_ns[5] - at_ns[4]
+    assert passed.own_ns + passed.wait_ns == at_ns[6] - at_ns[0]
 
 
 def test_without_gradients_all_of_a_step_is_its_own():

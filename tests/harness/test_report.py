@@ -178,6 +178,14 @@ def test_a_run_that_was_killed_once_is_told_in_full(tmp_path):
         },
         "final_digest": final_digest(stories.entries(stories.KILLED_ONCE)),
         "helpers": {},
+        "stragglers": {
+            "compared": 0,
+            "waited_s": 0.0,
+            "named": 0,
+            "records": [],
+            "slowdown": None,
+            "all_ranks_slow": False,
+        },
         "notes": [],
     }
     assert told["final_digest"] is not None

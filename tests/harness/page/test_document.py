@@ -7,6 +7,7 @@ from harness.events import (
     RestoreStarted,
     RunStarted,
     StepFinished,
+    StepTimed,
     TrainingResumed,
 )
 from harness.fold import Fold
@@ -45,8 +46,8 @@ def told_at(
     return document(now, (stories.START_MS + ms) * MS, 60)
 
 
-def slot(step: int, own_ns: int) -> Slot:
-    return Slot(1, 80, Mark.STEPPING, Stage.COMPUTING, step, 0, 2, 0, 0, own_ns, 0, 4.0)
+def slot(step: int) -> Slot:
+    return Slot(1, 80, Mark.STEPPING, Stage.COMPUTING, step, 0, 2, 0, 0, 5 * MS, 0, 4.0)
 
 
 def test_a_run_in_the_middle_of_a_step_after_a_kill():
@@ -119,7 +120,13 @@ def test_a_run_whose_launcher_was_killed_is_down_from_its_last_word_on():
 
 
 def test_ranks_say_what_they_do_and_how_late_they_are():
-    told = told_at(2350, slots={0: slot(3, 5 * MS), 1: slot(3, 9 * MS)})["ranks"]
+    timed = [
+        (at_ms, f"rank-{rank}", 1, StepTimed(step, own_ms * MS, 0))
+        for at_ms, step in ((2200, 3), (2300, 4))  # the first of an attempt is not compared
+        for rank, own_ms in ((0, 5), (1, 9))
+    ]
+    story = sorted((*stories.KILLED_ONCE, *timed), key=lambda line: line[0])
+    told = told_at(2350, story, slots={0: slot(3), 1: slot(3)})["ranks"]
     assert told == {
         "count": 2,
         "up": 1,
