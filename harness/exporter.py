@@ -78,7 +78,8 @@ def serve(
         say(f"cannot serve metrics on {host}: {error}")
         return 1
     with exporter:
-        say(f"metrics of {run_dir.path} at http://{exporter.target}{PATH}")
+        root = f"http://{exporter.target}"
+        say(f"metrics of {run_dir.path} at {root}{PATH}, a page of it at {root}{serving.PAGE}")
         signal.sigwait({signal.SIGTERM} if with_parent else {signal.SIGTERM, signal.SIGINT})
     return 0
 

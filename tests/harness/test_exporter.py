@@ -171,7 +171,8 @@ def test_the_command_serves_until_sigterm_and_leaves_nothing_behind(tmp_path):
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0
-    assert said == f"harness export: metrics of {run_dir.path} at http://{target}/metrics\n"
+    where = f"at http://{target}/metrics, a page of it at http://{target}/"
+    assert said == f"harness export: metrics of {run_dir.path} {where}\n"
     assert not run_dir.exporter.exists()
 
 
