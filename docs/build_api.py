@@ -62,6 +62,9 @@ def _names() -> Iterable[list[str]]:
 def _settings() -> Iterable[list[str]]:
     for key, default in settings.DEFAULTS.items():
         yield [f"`{key}`", f"`{default!r}`", f"`{settings.ENVIRONMENT_PREFIX}{key.upper()}`"]
+    for alias, key in settings.ALIASES.items():
+        name = f"`{settings.ENVIRONMENT_PREFIX}{alias.upper()}`"
+        yield [f"`{alias}`", f"`{key}`, in steps", name]
 
 
 def _flags() -> Iterable[list[str]]:

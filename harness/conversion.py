@@ -10,6 +10,8 @@ from operator import index
 from typing import Any
 
 from harness.checkpoint import address
+from harness.events import Tier
+from harness.intervals import asked
 from harness.rundir import RunDir
 
 MOST_THREADS = 1024
@@ -18,6 +20,7 @@ MOST = (1 << 63) - 1
 """Bound of every number: random streams take no larger seed, and caches hold none."""
 CHOICES: Mapping[str, Sequence[str]] = {"on_nonfinite": ("fail", "skip", "report")}
 """What a setting that is one of a few words may be."""
+_INTERVALS = {"memory_every": Tier.MEMORY, "storage_every": Tier.STORAGE}
 _SHOWN = 60
 _LOOSE = re.compile("(file|local)://(?!/)")
 """A URL without an absolute path: the next launch would look for it somewhere else."""
@@ -54,6 +57,12 @@ def _whole(key: str, raw: Any) -> int:
     return number
 
 
+def in_steps(key: str, raw: Any) -> str:
+    """A number of steps between saves as an interval; 0 is none. Raises `ValueError`."""
+    steps = _whole(key, raw)
+    return f"{steps} steps" if steps else "off"
+
+
 def _words(key: str, raw: Any) -> str:
     if not isinstance(raw, str | int | os.PathLike) or isinstance(raw, bool) or "\0" in str(raw):
         raise ValueError(f"{key} = {_shown(raw)} is not a text")
@@ -62,6 +71,8 @@ def _words(key: str, raw: Any) -> str:
         raise ValueError(f"resume = {_shown(raw)} is neither 'auto', 'fresh' nor a step")
     if key in CHOICES and text not in CHOICES[key]:
         raise ValueError(f"{key} = {_shown(raw)} is none of {', '.join(CHOICES[key])}")
+    if key in _INTERVALS:
+        _check_interval(key, text)
     place = text.rpartition("::")[2]
     if key == "checkpoints" and (place.startswith("://") or _LOOSE.match(place)):
         raise ValueError(f"checkpoints = {_shown(raw)} names no place: use file:///some/path")
@@ -70,6 +81,13 @@ def _words(key: str, raw: Any) -> str:
         if not address.is_url(text):
             return str(RunDir.at(text).path)  # the next launch may be made elsewhere
     return text
+
+
+def _check_interval(key: str, text: str) -> None:
+    try:
+        asked.parse(text, _INTERVALS[key])
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
 
 
 def _is_step(text: str) -> bool:

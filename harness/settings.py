@@ -13,13 +13,16 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from harness.conversion import converted
+from harness.conversion import converted, in_steps
 from harness.replace import replace_file
 
 SCHEMA = 1
 ENVIRONMENT_PREFIX = "HARNESS_"
 FIXED = ("checkpoints", "seed")
 """What a run that goes on must leave as it was: other values would make it another run."""
+
+ALIASES: Mapping[str, str] = {"save_every_steps": "storage_every"}
+"""Other names of settings; a value given under one is a number of steps, where 0 is none."""
 
 FOR_ONE_LAUNCH = ("resume",)
 """What the next launch in the same directory must be asked for again."""
@@ -31,8 +34,10 @@ class Settings:
 
     checkpoints: str = ""
     """fsspec URL of the storage; empty for the run's own `checkpoints/`."""
-    save_every_steps: int = 50
-    """Steps between saves; 0 saves at the end alone."""
+    memory_every: str = "auto"
+    """Between saves to memory: `20 steps`, `30s`, `auto`, `auto 10s..10min` or `off`."""
+    storage_every: str = "auto"
+    """Between saves to storage, likewise; `off` saves at the end alone."""
     keep: int = 3
     """How many verified checkpoints retention leaves, at least 1."""
     keep_for_s: int = 0
@@ -76,7 +81,7 @@ DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(Set
 
 def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """What `HARNESS_…` variables set, by setting; others of that prefix are not ours to judge."""
-    keys = {ENVIRONMENT_PREFIX + key.upper(): key for key in DEFAULTS}
+    keys = {ENVIRONMENT_PREFIX + key.upper(): key for key in (*DEFAULTS, *ALIASES)}
     return {key: environ[name] for name, key in keys.items() if environ.get(name)}
 
 
@@ -88,12 +93,9 @@ def resolve(layers: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Settin
     resolved: dict[str, Setting] = {}
     mistakes: list[str] = []
     for origin, layer in layers:
-        for key, raw in layer.items():
-            if key not in DEFAULTS:
-                mistakes.append(f"{origin}: unknown setting {key!r}; known: {', '.join(DEFAULTS)}")
-                continue
+        for name, raw in layer.items():
             try:
-                value = converted(key, DEFAULTS[key], raw)
+                key, value = _named(name, raw, layer)
             except ValueError as error:
                 mistakes.append(f"{origin}: {error}")
                 continue
@@ -103,6 +105,18 @@ def resolve(layers: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Settin
     return {
         key: resolved.get(key, Setting(default, "default")) for key, default in DEFAULTS.items()
     }
+
+
+def _named(name: str, raw: Any, layer: Mapping[str, Any]) -> tuple[str, Any]:
+    """The setting that `name` stands for, and its value. Raises `ValueError`."""
+    if name in DEFAULTS:
+        return name, converted(name, DEFAULTS[name], raw)
+    if name not in ALIASES:
+        raise ValueError(f"unknown setting {name!r}; known: {', '.join(DEFAULTS)}")
+    key = ALIASES[name]
+    if key in layer:
+        raise ValueError(f"{name} and {key} are two names of one setting: give one of them")
+    return key, in_steps(name, raw)
 
 
 def values(resolved: Mapping[str, Setting]) -> Settings:
@@ -219,11 +233,11 @@ def read(path: Path) -> Record | None:
         return Record(
             run_id=_text(table["run_id"]),
             command=(_text(command[0]), *map(_text, command[1:])),
-            settings={
-                key: Setting(converted(key, DEFAULTS[key], entry["value"]), _text(entry["origin"]))
-                for key, entry in table.get("settings", {}).items()
-                if key in DEFAULTS
-            },
+            settings=dict(
+                _remembered(name, entry)
+                for name, entry in table.get("settings", {}).items()
+                if name in DEFAULTS or (name in ALIASES and entry["origin"] != "default")
+            ),
             environment={key: _text(value) for key, value in environment.items()},
             armed=bool(table.get("armed", False)),
         )
@@ -234,6 +248,11 @@ def read(path: Path) -> Record | None:
             f"{path} cannot be read as a run's settings: {error}; put it back from a copy, or name"
             " another run directory"
         ) from error
+
+
+def _remembered(name: str, entry: Mapping[str, Any]) -> tuple[str, Setting]:
+    key, value = _named(name, entry["value"], {})
+    return key, Setting(value, _text(entry["origin"]))
 
 
 def _text(value: Any) -> str:

@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn
 
-from harness.settings import Settings
+from harness.settings import ALIASES, Settings
 from launch import watchdog
 from launch.restarts import NS
 
@@ -24,7 +24,8 @@ OF_TORCHRUN = {
 """What torchrun's own help would leave unsaid."""
 SETTINGS_HELP = {
     "checkpoints": "fsspec URL or folder of the checkpoints (default: the run's own checkpoints/)",
-    "save_every_steps": "steps between saves; 0 saves at the end alone",
+    "memory_every": "between saves to memory: '20 steps', '30s', 'auto', 'auto 10s..10min' or 'off'",
+    "storage_every": "between saves to storage, likewise; 'off' saves at the end alone",
     "keep": "how many verified checkpoints are kept",
     "keep_for_s": "seconds for which a checkpoint stays beside those that --keep counts",
     "keep_every_steps": "checkpoints at multiples of this many steps stay for ever; 0: none",
@@ -46,6 +47,8 @@ METAVARS = {
     "resume": "FROM",
     "watch_tensors": "NAMES",
     "on_nonfinite": "WORD",
+    "memory_every": "INTERVAL",
+    "storage_every": "INTERVAL",
 }
 """What a value is, where it is no number of steps, seconds or things."""
 HANGS = {
@@ -118,6 +121,9 @@ def _add_run(group: argparse._ArgumentGroup) -> None:
             )
         else:
             group.add_argument(flag(field.name), metavar=_metavar(field.name), help=text)
+    for alias, name in ALIASES.items():
+        text = f"the same as {flag(name)} 'N steps'; 0 is 'off'"
+        group.add_argument(flag(alias), metavar="N", help=text)
     group.add_argument("--faults", type=Path, metavar="PLAN", help="break the run by this plan")
     group.add_argument("--tape", type=Path, metavar="FILE", help="break the run by this tape")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import settings
-from harness.settings import DEFAULTS
+from harness.settings import ALIASES, DEFAULTS
 from launch import watchdog
 from launch.flags import HANGS, LIMITS, UsageError, flag, make_parser
 from launch.rank import Kind, Program
@@ -113,7 +113,7 @@ def _hangs(asked: argparse.Namespace) -> watchdog.Limits | None:
 
 
 def _settings(asked: argparse.Namespace) -> dict[str, Any]:
-    given = {key: getattr(asked, key) for key in DEFAULTS}
+    given = {key: getattr(asked, key) for key in (*DEFAULTS, *ALIASES)}
     return {key: value for key, value in given.items() if value is not None}
 
 

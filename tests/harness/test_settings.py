@@ -25,7 +25,43 @@ def test_the_first_layer_that_names_a_setting_wins():
     assert resolved["seed"] == Setting(7, "environment")
     assert resolved["resume"] == Setting("fresh", "run.toml")
     assert resolved["threads"] == Setting(2, "join")
-    assert resolved["save_every_steps"] == Setting(50, "default")
+    assert resolved["storage_every"] == Setting("auto", "default")
+
+
+def test_steps_between_saves_are_an_interval_of_the_storage():
+    layers = [("flag", {"save_every_steps": "7"}), ("join", {"storage_every": "30s"})]
+    assert settings.resolve(layers)["storage_every"] == Setting("7 steps", "flag")
+    none = settings.resolve([("join", {"save_every_steps": 0})])
+    assert none["storage_every"] == Setting("off", "join")
+    environ = {"HARNESS_SAVE_EVERY_STEPS": "4"}
+    assert settings.from_environment(environ) == {"save_every_steps": "4"}
+
+
+def test_one_interval_is_not_given_twice_and_not_without_a_unit():
+    with pytest.raises(ValueError, match="two names") as caught:
+        settings.resolve(
+            [
+                ("flag", {"save_every_steps": "7", "storage_every": "30s"}),
+                ("environment", {"memory_every": "30"}),
+                ("join", {"save_every_steps": -1}),
+            ]
+        )
+    assert str(caught.value).splitlines() == [
+        "flag: save_every_steps and storage_every are two names of one setting: give one of them",
+        "environment: memory_every: '30' has no unit: write for example 30s; units: ms, s, min, h,"
+        " d, y; or write '20 steps', '30s', 'auto', 'auto 10s..10min' or 'off'",
+        "join: save_every_steps = -1 is below 0",
+    ]
+
+
+def test_a_run_that_was_started_with_steps_between_saves_goes_on_with_them(tmp_path: Path):
+    path = tmp_path / "run.toml"
+    settings.write(path, Record("a", ["x"], {"save_every_steps": Setting(7, "flag")}, {}))
+    read = settings.read(path)
+    assert read is not None
+    assert read.settings == {"storage_every": Setting("7 steps", "flag")}
+    settings.write(path, Record("a", ["x"], {"save_every_steps": Setting(50, "default")}, {}))
+    assert settings.read(path) == Record("a", ("x",), {}, {})
 
 
 def test_all_mistakes_of_all_layers_make_one_message():

@@ -1,0 +1,67 @@
+"""What the log of a run says that bears on how often to save."""
+
+import threading
+from collections.abc import Callable
+
+from harness.account import Account
+from harness.cache import Following
+from harness.events import Cause, Tier
+from harness.goodput import up_ns
+from harness.intervals.choice import History
+from harness.journal import HORIZON_NS
+from harness.recovery import Stage
+from harness.rundir import RunDir
+from harness.tallies import Histogram
+
+_NS = 1_000_000_000
+
+
+def of(account: Account) -> History:
+    """The part of an account that choices rest on. A preemption saves first, and is no failure."""
+    recovery, checkpoints = account.recovery, account.checkpoints
+    failures = sum(n for cause, n in recovery.failures.items() if cause != Cause.PREEMPTION)
+    saves = {tier: _mean_s(saves.stalls) for tier, saves in checkpoints.saves.items()}
+    return History(
+        failures=failures,
+        up_s=up_ns(account) / _NS,
+        returns={tier: restores.count for tier, restores in checkpoints.restores.items()},
+        restart_s=_restarts_s(account),
+        save_s={tier: mean_s for tier, mean_s in saves.items() if mean_s is not None},
+        steps={tier: chosen.steps for tier, chosen in account.intervals.items()},
+    )
+
+
+def _restarts_s(account: Account) -> dict[Tier, float]:
+    """By tier: the mean of all restarts, with the time to restore of that tier in place of the mean."""
+    whole_s = _mean_s(account.recovery.until_first_step)
+    restore_s = _mean_s(account.recovery.stages.get(Stage.RESTORE, Histogram()))
+    if whole_s is None or restore_s is None:
+        return {}
+    from_tier = {tier: _mean_s(one) for tier, one in account.checkpoints.restores.items()}
+    return {
+        tier: max(0.0, whole_s - restore_s + mean_s)
+        for tier, mean_s in from_tier.items()
+        if mean_s is not None
+    }
+
+
+def _mean_s(durations: Histogram) -> float | None:
+    return durations.total_ns / durations.count / _NS if durations.count else None
+
+
+def read(run_dir: RunDir) -> History:
+    """What the log says up to now; where it cannot be read, nothing."""
+    try:
+        following = Following(run_dir)
+        following.poll()
+        following.poll(following.tail.now_ns() + HORIZON_NS)
+    except (OSError, ValueError):
+        return History()
+    return of(following.fold)
+
+
+def read_beside(run_dir: RunDir, learn: Callable[[History], None]) -> None:
+    """`read` in a thread, and hand what it says to `learn`: no restart waits for it."""
+    threading.Thread(
+        target=lambda: learn(read(run_dir)), name="harness-history", daemon=True
+    ).start()
