@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from harness.events import Outcome
+from harness.events import IntervalChosen, Outcome, Tier
 from harness.histogram import Histogram
 from harness.ledger import Ledger, Rollback
 from harness.phases import Phase
@@ -75,6 +75,8 @@ class Account:
     findings: Findings = field(default_factory=Findings)
     helpers: dict[str, Helper] = field(default_factory=dict)
     """Those that were started again, by name."""
+    intervals: dict[Tier, IntervalChosen] = field(default_factory=dict)
+    """The last choice of each tier that chooses."""
     recent: Recent = field(default_factory=Recent)
     stragglers: Stragglers = field(default_factory=Stragglers)
 

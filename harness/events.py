@@ -260,6 +260,21 @@ class SaveUnblocked(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class IntervalChosen(Event):
+    """How often the state is saved to `tier` from here on, and why."""
+
+    tier: Tier
+    steps: int
+    seconds: float
+    """The same at the pace of then."""
+    optimal_s: float | None
+    """What would be best without bounds; None where nothing was measured, or seconds were asked for."""
+    inputs: Mapping[str, float] = field(default_factory=dict)
+    """What the choice rests on, by name."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingFinished(Event):
     """The last step is done; what follows is the last save's commit and the tear-down."""
 

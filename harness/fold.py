@@ -23,6 +23,7 @@ from harness.events import (
     FaultLifted,
     FaultSkipped,
     HelperRestarted,
+    IntervalChosen,
     RankJoined,
     RestoreStarted,
     RunFinished,
@@ -202,16 +203,10 @@ class Fold(Lives):
         match entry.event:
             case StepTimed() | StateDigested() | RankJoined():
                 self._observe_rank(entry, at_ns)
-            case SaveCommitted() as event:
-                self.checkpoints.commit(event, entry.attempt, at_ns)
-            case SaveFailed() as event:
-                self.checkpoints.fail(event, entry.attempt)
-                self.ledger.forget(event.step, entry.attempt)
-            case CheckpointDeleted() as event:
-                self.checkpoints.deleted += 1
-                self.ledger.forget(event.step, event.saved_by)
-            case CheckpointRejected() as event:
-                self.checkpoints.reject(event, entry.attempt, self.keep)
+            case SaveCommitted() | SaveFailed() | CheckpointDeleted() | CheckpointRejected():
+                self._observe_save(entry, at_ns)
+            case IntervalChosen() as event:
+                self.intervals[event.tier] = event
             case HelperRestarted(name, reason):
                 self.helpers.setdefault(name, Helper()).restart(reason)
             case (
@@ -225,6 +220,21 @@ class Fold(Lives):
             case event:
                 self.recovery.observe(event, at_ns)
                 self.findings.observe(entry, self.keep)
+
+    def _observe_save(self, entry: Entry, at_ns: int) -> None:
+        match entry.event:
+            case SaveCommitted() as event:
+                self.checkpoints.commit(event, entry.attempt, at_ns)
+            case SaveFailed() as event:
+                self.checkpoints.fail(event, entry.attempt)
+                self.ledger.forget(event.step, entry.attempt)
+            case CheckpointDeleted() as event:
+                self.checkpoints.deleted += 1
+                self.ledger.forget(event.step, event.saved_by)
+            case CheckpointRejected() as event:
+                self.checkpoints.reject(event, entry.attempt, self.keep)
+            case _:
+                pass
 
     def _observe_rank(self, entry: Entry, at_ns: int) -> None:
         number = rank_of(entry.writer)

@@ -28,6 +28,7 @@ from harness.components import Protected
 from harness.drain import Drain
 from harness.enrolment import device_of, enrol, form_group, launched_by_us
 from harness.events import EXIT_CODES, Outcome, Tier
+from harness.intervals.begin import Overheard, begun
 from harness.membership import Membership, another_client, connect, without_prefix
 from harness.observed import Evaluation
 from harness.points import Point, reach
@@ -226,7 +227,8 @@ class Job:
             self._steplog.finish(step, step == total, self._digests)
             reach(Point.STEP_END)
             self._check_switches()
-            if step < total:
+            if step < total and self._cadence.at_boundary(step):
+                self._saver.every_steps = self._cadence.every(Tier.STORAGE)
                 self._saver.at_step(step, self._protected.shared, self._own)
         drain.close()
         self._finish(step)
@@ -288,15 +290,18 @@ class Job:
         now = exactness.fingerprint(
             self.device, self.world_size, exactness.reductions(self._settled)
         )
+        self._cadence = begun(
+            self.settings, another_client(self._messages), self.run_dir, self._voice, self.rank
+        )
         self._saver = Checkpointer(
             self._store,
             another_client(self._messages),
             rank=self.rank,
             world_size=self.world_size,
             attempt=self.attempt,
-            recorder=self._voice,
+            recorder=Overheard(self._voice, self._cadence.saved),
             fingerprint=now,
-            every_steps=self.settings.save_every_steps,
+            every_steps=self._cadence.every(Tier.STORAGE),
             keep=self.settings.keep,
             slot=self._voice.slot,
             saver=os.environ.get("HARNESS_SAVER", ""),

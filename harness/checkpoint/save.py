@@ -66,7 +66,8 @@ class Checkpointer:
         self._rank = rank
         self._world_size = world_size
         self._attempt = attempt
-        self._every_steps = every_steps
+        self.every_steps = every_steps
+        """Steps between saves; whoever changes it does so on all ranks after the same step."""
         self._slot = slot
         self._vouch = vouch
         self._deadline_s = deadline_s
@@ -99,8 +100,8 @@ class Checkpointer:
         `force` (the last save of an attempt) this waits for the one in flight and then saves,
         unless that was of this very step.
         """
-        if not (force or self._waiting or due(step, self._every_steps)):
-            if self._every_steps:
+        if not (force or self._waiting or due(step, self.every_steps)):
+            if self.every_steps:
                 self._copier.reserve(shared, own)
             return False
         if force:

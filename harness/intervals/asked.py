@@ -21,10 +21,6 @@ class Steps:
 
     count: int
 
-    def in_steps(self, step_s: float) -> float:
-        """The same in steps that take `step_s` seconds."""
-        return self.count
-
     def __str__(self) -> str:
         return f"{self.count} step{'s' * (self.count != 1)}"
 
@@ -34,10 +30,6 @@ class Seconds:
     """So many seconds."""
 
     count: float
-
-    def in_steps(self, step_s: float) -> float:
-        """The same in steps that take `step_s` seconds."""
-        return self.count / step_s
 
     def __str__(self) -> str:
         return f"{self.count:g}s"
@@ -62,6 +54,12 @@ class Off:
 
 Asked = Steps | Seconds | Auto | Off
 
+
+def in_steps(length: Length, step_s: float) -> float:
+    """`length` in steps that take `step_s` seconds."""
+    return length.count / step_s if isinstance(length, Seconds) else length.count
+
+
 LEAST: Length = Steps(1)
 MOST: dict[Tier, Length] = {Tier.MEMORY: Seconds(600.0), Tier.STORAGE: Seconds(1800.0)}
 """What is never exceeded where nobody says otherwise: a belief about failures may be wrong."""
@@ -76,7 +74,9 @@ def parse(text: str, tier: Tier) -> Asked:
         least = _length(bounds[1] or "") if (bounds[1] or "").strip() else LEAST
         most = _length(bounds[2] or "") if (bounds[2] or "").strip() else MOST[tier]
         if isinstance(least, type(most)) and least.count > most.count:
-            raise ValueError(f"{text!r} has bounds the wrong way round: write the smaller one first")
+            raise ValueError(
+                f"{text!r} has bounds the wrong way round: write the smaller one first"
+            )
         return Auto(least, most)
     return _length(words)
 

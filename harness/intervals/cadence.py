@@ -4,13 +4,11 @@ A word holds from the boundary at which all ranks hear it until the next word, w
 no rank ever waits for a word that is not due, or acts on one that another has not heard.
 """
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import assert_never
 
 import msgspec
 
@@ -22,7 +20,6 @@ from harness.intervals.choice import Decision, History, Measured, decide
 
 PERIOD_S, LONGEST_PERIOD_S = 1.0, 32.0
 """Between two words; doubled by each that changes nothing."""
-_HEAR_WITHIN_S = 2400.0
 _KEPT_WORDS = 100
 _RECENT = 32
 
@@ -47,12 +44,15 @@ class Cadence:
         rank: int,
         tell: Callable[[Event], None],
         clock_s: Callable[[], float] = time.monotonic,
+        within_s: float = 2400.0,
     ) -> None:
+        """`within_s` is how long a word that is due is waited for: rank 0 may evaluate alone."""
         self._asked = asked
         self._channel = channel
         self._rank = rank
         self._tell = tell
         self._clock_s = clock_s
+        self._within_s = within_s
         self._every = {tier: one.count for tier, one in asked.items() if isinstance(one, Steps)}
         self._moving = [tier for tier, one in asked.items() if isinstance(one, Auto | Seconds)]
         self._words = 0
@@ -116,7 +116,7 @@ class Cadence:
         self._words += 1
 
     def _heard(self) -> Word:
-        within_s = 0.0 if self._behind else _HEAR_WITHIN_S
+        within_s = 0.0 if self._behind else self._within_s
         _, message = self._channel.hear(f"word/{self._words}", within_s=within_s)
         return msgspec.json.decode(message, type=Word)
 
@@ -141,7 +141,7 @@ class Cadence:
         mine = {tier: median(seconds) for tier, seconds in self._saves_s.items()}
         costs = {**history.save_s, **mine}
         in_use = {t: s for t, s in costs.items() if not isinstance(self._asked[t], Off)}
-        return Measured(median(self._steps_s), in_use, replaced(history, up_s))
+        return Measured(median(self._steps_s), in_use, replace(history, up_s=up_s))
 
     def _decision(self, tier: Tier, of: Measured) -> Decision:
         asked = self._asked[tier]

@@ -11,7 +11,7 @@ from typing import assert_never
 
 from harness import tiers
 from harness.events import Tier
-from harness.intervals.asked import Auto, Seconds
+from harness.intervals.asked import Auto, Seconds, in_steps
 
 PRIOR_FAILURES, PRIOR_UP_S = 0.5, 1800.0
 """Before anything is seen: as if half a failure had come in half an hour, which is one an hour."""
@@ -90,7 +90,9 @@ class Decision:
 def best_s(of: Measured, alone: bool) -> dict[Tier, float]:
     """The best interval of each tier whose saves were measured; of one `alone`, for all failures."""
     memory, storage = (
-        tiers.Tier(max(of.save_s.get(tier, 0.0), _LEAST_SAVE_S), of.history.restart_s.get(tier, 0.0))
+        tiers.Tier(
+            max(of.save_s.get(tier, 0.0), _LEAST_SAVE_S), of.history.restart_s.get(tier, 0.0)
+        )
         for tier in (Tier.MEMORY, Tier.STORAGE)
     )
     shares = (1.0, 0.0) if alone else (of.share, of.share)
@@ -119,9 +121,7 @@ def _fixed(now_steps: int | None, wanted_s: float, step_s: float) -> Decision:
     return Decision(steps, None, f"{wanted_s:g} s were asked for, at {step_s:.3g} s a step")
 
 
-def _chosen(
-    tier: Tier, now_steps: int | None, asked: Auto, of: Measured, alone: bool
-) -> Decision:
+def _chosen(tier: Tier, now_steps: int | None, asked: Auto, of: Measured, alone: bool) -> Decision:
     best = best_s(of, alone).get(tier)
     if best is None:
         first_steps, first_s = FIRST[tier]
@@ -149,8 +149,8 @@ def _approach(now_steps: int, wanted: float) -> float:
 
 def bounded(steps: float, asked: Auto, step_s: float) -> int:
     """`steps` as a whole number within the bounds, and at least 1."""
-    least = math.ceil(asked.least.in_steps(step_s))
-    most = max(1, math.floor(asked.most.in_steps(step_s)))
+    least = math.ceil(in_steps(asked.least, step_s))
+    most = max(1, math.floor(in_steps(asked.most, step_s)))
     return min(max(round(min(steps, most)), least, 1), most)
 
 
@@ -164,5 +164,3 @@ def _why(tier: Tier, best: float, of: Measured, alone: bool) -> str:
     if not alone:
         rate += f", of which {tier} serves {share:.0%}"
     return f"{best:.3g} s is best: a save blocks {of.save_s[tier]:.3g} s, {rate}"
-
-

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from harness.account import Account
 from harness.cache import Following
 from harness.events import Cause, Tier
-from harness.goodput import up_ns
+from harness.histogram import Histogram
 from harness.intervals.choice import History
 from harness.journal import HORIZON_NS
 from harness.recovery import Stage
+from harness.reliability import up_s
 from harness.rundir import RunDir
-from harness.tallies import Histogram
 
 _NS = 1_000_000_000
 
@@ -23,7 +23,7 @@ def of(account: Account) -> History:
     saves = {tier: _mean_s(saves.stalls) for tier, saves in checkpoints.saves.items()}
     return History(
         failures=failures,
-        up_s=up_ns(account) / _NS,
+        up_s=up_s(account),
         returns={tier: restores.count for tier, restores in checkpoints.restores.items()},
         restart_s=_restarts_s(account),
         save_s={tier: mean_s for tier, mean_s in saves.items() if mean_s is not None},
@@ -55,7 +55,7 @@ def read(run_dir: RunDir) -> History:
         following = Following(run_dir)
         following.poll()
         following.poll(following.tail.now_ns() + HORIZON_NS)
-    except (OSError, ValueError):
+    except Exception:  # noqa: BLE001 - how often to save does not hang on a log that can be read
         return History()
     return of(following.fold)
 

@@ -9,7 +9,11 @@ import numpy
 import pytest
 
 from harness import settings
+from harness.intervals.asked import FORMS
+from harness.quantities import UNITS_S
 from harness.settings import DEFAULTS, Record, Setting, Settings
+
+UNITS = f"units: {', '.join(UNITS_S)}"
 
 
 def test_the_first_layer_that_names_a_setting_wins():
@@ -48,8 +52,7 @@ def test_one_interval_is_not_given_twice_and_not_without_a_unit():
         )
     assert str(caught.value).splitlines() == [
         "flag: save_every_steps and storage_every are two names of one setting: give one of them",
-        "environment: memory_every: '30' has no unit: write for example 30s; units: ms, s, min, h,"
-        " d, y; or write '20 steps', '30s', 'auto', 'auto 10s..10min' or 'off'",
+        f"environment: memory_every: '30' has no unit: write for example 30s; {UNITS}; or write {FORMS}",
         "join: save_every_steps = -1 is below 0",
     ]
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.events import Tier
-from harness.intervals.asked import Auto, Off, Seconds, Steps, parse
+from harness.intervals.asked import Auto, Off, Seconds, Steps, in_steps, parse
 from harness.intervals.choice import Decision, History, Measured, best_s, decide
 
 MEMORY, STORAGE = Tier.MEMORY, Tier.STORAGE
@@ -180,9 +180,9 @@ def test_a_choice_is_at_least_a_step_and_never_beyond_a_bound(
 ):
     steps = decide(tier, now, asked, of, alone).steps
     assert steps >= 1
-    assert steps <= max(1, asked.most.in_steps(of.step_s))
-    most = max(1, math.floor(asked.most.in_steps(of.step_s)))
-    assert steps >= min(most, asked.least.in_steps(of.step_s))
+    assert steps <= max(1, in_steps(asked.most, of.step_s))
+    most = max(1, math.floor(in_steps(asked.most, of.step_s)))
+    assert steps >= min(most, in_steps(asked.least, of.step_s))
 
 
 @given(tiers, st.integers(1, 10**7), anything, st.booleans())

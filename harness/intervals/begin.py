@@ -1,0 +1,45 @@
+"""A rank's cadence as its settings ask for it, and what it learns from: the log, and saves as they happen."""
+
+import time
+from collections.abc import Callable
+
+from harness.checkpoint.messages import Channel, Messages
+from harness.checkpoint.tell import Records
+from harness.events import Event, SaveStarted, SaveUnblocked, Tier
+from harness.intervals import history
+from harness.intervals.asked import Off, parse
+from harness.intervals.cadence import Cadence
+from harness.rundir import RunDir
+from harness.settings import Settings
+from harness.voice import Voice
+
+
+def begun(
+    settings: Settings, messages: Messages, run_dir: RunDir, voice: Voice, rank: int
+) -> Cadence:
+    """The cadence of rank `rank` of an attempt, whose ranks alone `messages` reaches."""
+    asked = {Tier.MEMORY: Off(), Tier.STORAGE: parse(settings.storage_every, Tier.STORAGE)}
+    cadence = Cadence(asked, Channel(messages, "cadence/"), rank, voice.tell)
+    if cadence.moves and rank == 0:
+        history.read_beside(run_dir, cadence.learn)
+    return cadence
+
+
+class Overheard:
+    """A recorder on whose way to the log it is noted how long each save stops training."""
+
+    def __init__(self, records: Records, saved: Callable[[Tier, float], None]) -> None:
+        self._records = records
+        self._saved = saved
+        self._since_s: dict[tuple[Tier, int], float] = {}
+
+    def write(self, event: Event) -> None:
+        """Write it; see `Records`."""
+        match event:
+            case SaveStarted(step, tier):
+                self._since_s[tier, step] = time.monotonic()
+            case SaveUnblocked(step, tier) if (tier, step) in self._since_s:
+                self._saved(tier, time.monotonic() - self._since_s.pop((tier, step)))
+            case _:
+                pass
+        self._records.write(event)
