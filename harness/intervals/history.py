@@ -5,24 +5,23 @@ from collections.abc import Callable
 
 from harness.account import Account
 from harness.cache import Following
-from harness.events import Cause, Tier
+from harness.events import Tier
 from harness.histogram import Histogram
 from harness.intervals.choice import History
 from harness.journal import HORIZON_NS
 from harness.recovery import Stage
-from harness.reliability import up_s
+from harness.reliability import failures_seen, up_s
 from harness.rundir import RunDir
 
 _NS = 1_000_000_000
 
 
 def of(account: Account) -> History:
-    """The part of an account that choices rest on. A preemption saves first, and is no failure."""
-    recovery, checkpoints = account.recovery, account.checkpoints
-    failures = sum(n for cause, n in recovery.failures.items() if cause != Cause.PREEMPTION)
+    """The part of an account that choices rest on."""
+    checkpoints, seen = account.checkpoints, failures_seen(account)
     saves = {tier: _mean_s(saves.stalls) for tier, saves in checkpoints.saves.items()}
     return History(
-        failures=failures,
+        failures=0 if seen is None else seen.failures,
         up_s=up_s(account),
         returns={tier: restores.count for tier, restores in checkpoints.restores.items()},
         restart_s=_restarts_s(account),

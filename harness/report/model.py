@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from harness.events import IntervalChosen, Tier
 from harness.goodput import Split
 from harness.recovery import Stage
 from harness.report.health import health
@@ -145,6 +146,8 @@ class Checkpoints:
     commits: int
     commit_ns: int
     """From the start of each save until it was durable, all together."""
+    intervals: Mapping[Tier, IntervalChosen] = field(default_factory=dict)
+    """The last choice of each tier that chooses."""
 
     def to_json(self) -> dict[str, Any]:
         """In seconds."""
@@ -157,6 +160,16 @@ class Checkpoints:
             "bytes": self.bytes,
             "stall_s": seconds(self.stall_ns),
             "mean_commit_s": seconds(self.commit_ns // self.commits) if self.commits else None,
+            "intervals": {
+                tier.value: {
+                    "steps": one.steps,
+                    "seconds": one.seconds,
+                    "optimal_s": one.optimal_s,
+                    "inputs": dict(one.inputs),
+                    "reason": one.reason,
+                }
+                for tier, one in self.intervals.items()
+            },
         }
 
 

@@ -143,4 +143,5 @@ def _checkpoints(account: Account) -> Checkpoints:
         stall_ns=account.totals[Phase.SAVE_STALL],
         commits=sum(saves.commits.count for saves in tiers),
         commit_ns=sum(saves.commits.total_ns for saves in tiers),
+        intervals=account.intervals,
     )

@@ -166,6 +166,9 @@ def _training(report: Report) -> Iterator[RenderableType]:
     saves = report.checkpoints
     if saves.committed or saves.failed or saves.rejected:
         yield Text(_saves(report))
+    for tier, chosen in saves.intervals.items():
+        every = f"{counted(chosen.steps, 'step')} ({duration(round(chosen.seconds * 1e9))})"
+        yield Text(f"to {tier} every {every}: {chosen.reason}", style="dim")
     for line in saves.rejected:
         yield Text(f"rejected: {line}", style="yellow")
     for name, helper in report.helpers.items():

@@ -159,6 +159,7 @@ def test_a_run_that_was_killed_once_is_told_in_full(tmp_path):
             "bytes": 8_000_000,
             "stall_s": 0.09,
             "mean_commit_s": 0.195,
+            "intervals": {},
         },
         "loss": 4.0,
         "validation_loss": {
@@ -303,6 +304,7 @@ def test_a_run_that_failed_says_what_was_failed_rejected_burnt_and_deferred(tmp_
         "bytes": 4_000_000,
         "stall_s": 0.04,
         "mean_commit_s": 0.2,
+        "intervals": {},
     }
     assert [fault["became"] for fault in told["faults"]] == ["deferred, its target is down"]
 

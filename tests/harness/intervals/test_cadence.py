@@ -100,7 +100,9 @@ def test_seconds_become_steps_at_the_pace_of_the_job():
     for number in range(2, 40):
         found = ranks.step(number, 0.5)
     assert found == [60, 60]
-    assert [event.optimal_s for event in ranks.log if isinstance(event, IntervalChosen)] == [None] * 2
+    assert [event.optimal_s for event in ranks.log if isinstance(event, IntervalChosen)] == [
+        None
+    ] * 2
 
 
 def test_an_attempt_goes_on_from_the_choice_of_the_one_before():
@@ -138,7 +140,7 @@ def test_all_ranks_save_at_the_same_steps_whatever_the_pace(steps_s: list[float]
             ranks.each[0].saved(MEMORY, 0.02)
             ranks.each[0].learn(History(failures=number))
         with ThreadPoolExecutor(3) as pool:  # in whatever order they come
-            assert all(pool.map(lambda one: one.at_boundary(number), reversed(ranks.each)))
+            assert all(pool.map(Cadence.at_boundary, reversed(ranks.each), 3 * [number]))
         assert len({(one.every(MEMORY), one.every(STORAGE)) for one in ranks.each}) == 1
 
 
