@@ -13,7 +13,7 @@ from rich.text import Text
 
 from harness.phases import Phase
 from harness.report import cells, health, strip, tables
-from harness.report.model import Report, Standing
+from harness.report.model import Checkpoints, Report, Standing
 from harness.report.spread import counted, duration, seconds
 
 LEAST_WIDTH = 60
@@ -166,9 +166,7 @@ def _training(report: Report) -> Iterator[RenderableType]:
     saves = report.checkpoints
     if saves.committed or saves.failed or saves.rejected:
         yield Text(_saves(report))
-    for tier, chosen in saves.intervals.items():
-        every = f"{counted(chosen.steps, 'step')} ({duration(round(chosen.seconds * 1e9))})"
-        yield Text(f"to {tier} every {every}: {chosen.reason}", style="dim")
+    yield from _intervals(saves)
     for line in saves.rejected:
         yield Text(f"rejected: {line}", style="yellow")
     for name, helper in report.helpers.items():
@@ -176,6 +174,12 @@ def _training(report: Report) -> Iterator[RenderableType]:
         yield Text(f"{again}, last because of {helper.reason}", style="yellow")
     if report.final_digest is not None:
         yield Text(f"final digest: {report.final_digest}")
+
+
+def _intervals(saves: Checkpoints) -> Iterator[RenderableType]:
+    for tier, chosen in saves.intervals.items():
+        every = f"{counted(chosen.steps, 'step')} ({duration(round(chosen.seconds * 1e9))})"
+        yield Text(f"to {tier} every {every}: {chosen.reason}", style="dim")
 
 
 def _saves(report: Report) -> str:
