@@ -147,6 +147,11 @@ class Protected:
         for name, part in self._parts.items():
             part.restore(_saved(name, shared, own))
 
+    def replicated(self) -> Names:
+        """The parameters that DDP keeps equal on all ranks, and their names."""
+        equal = {p for module in self._replicas for p in module.parameters()}
+        return {parameter: name for parameter, name in self.names().items() if parameter in equal}
+
     def names(self) -> Names:
         """Every parameter of the protected modules and its first name."""
         names: Names = {}

@@ -18,7 +18,10 @@ MOST_THREADS = 1024
 """No machine has more cores for one rank, and OpenMP ends a process that asks for too many."""
 MOST = (1 << 63) - 1
 """Bound of every number: random streams take no larger seed, and caches hold none."""
-CHOICES: Mapping[str, Sequence[str]] = {"on_nonfinite": ("fail", "skip", "report")}
+CHOICES: Mapping[str, Sequence[str]] = {
+    "on_nonfinite": ("fail", "skip", "report"),
+    "on_replica_mismatch": ("report", "fail"),
+}
 """What a setting that is one of a few words may be."""
 _INTERVALS = {"memory_every": Tier.MEMORY, "storage_every": Tier.STORAGE}
 _SHOWN = 60

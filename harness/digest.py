@@ -32,6 +32,14 @@ def sample_digest(ids: NDArray[np.int64]) -> str:
     return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(ids, dtype="<i8").tobytes())
 
 
+def plain_bytes(tensor: torch.Tensor) -> memoryview:
+    """The elements of `tensor` in row-major order: a view of its memory where that is possible."""
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    # A view of one element counts as contiguous whatever its stride, and cannot be seen as bytes.
+    flat = plain.as_strided((plain.numel(),), (1,))
+    return flat.view(torch.uint8).numpy().data
+
+
 def _pieces(tree: Any, path: str) -> Iterator[bytes | memoryview]:
     """`tree` as a prefix-free code: every node says its kind and its size before its content."""
     if isinstance(tree, Mapping):
@@ -45,7 +53,7 @@ def _pieces(tree: Any, path: str) -> Iterator[bytes | memoryview]:
             yield from _pieces(item, f"{path}/{index}")
     elif isinstance(tree, torch.Tensor):
         yield b"T%s%s:" % (str(tree.dtype).encode(), str(tuple(tree.shape)).encode())
-        yield _bytes(tree)
+        yield plain_bytes(tree)
     else:
         yield _scalar(tree, path)
 
@@ -73,11 +81,3 @@ _SCALARS: tuple[tuple[type, Callable[[Any], bytes]], ...] = (
     (float, lambda value: b"f" + struct.pack("<d", value)),
     (str, _text),
 )
-
-
-def _bytes(tensor: torch.Tensor) -> memoryview:
-    """The elements of `tensor` in row-major order: a view of its memory where that is possible."""
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    # A view of one element counts as contiguous whatever its stride, and cannot be seen as bytes.
-    flat = plain.as_strided((plain.numel(),), (1,))
-    return flat.view(torch.uint8).numpy().data

@@ -4,7 +4,7 @@ An event says what *changed*, at one instant. Trainer, launcher, injector and si
 these and nothing else; every counter, report and verdict is a fold over them (`timeline.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -296,6 +296,29 @@ class HealthObserved(Event):
     """… and those of them whose gradient was longer than that."""
     update_to_weight: Mapping[str, float] = field(default_factory=dict)
     """Length of the update by that of the weights: of `all`, by block, and of each tensor asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossSpiked(Event):
+    """Rank 0's loss has jumped, and not for one step alone; told once, at the second."""
+
+    step: int
+    loss: float
+    usual: float
+    """The median of those before it."""
+    deviations: float
+    """How far above that, in robust standard deviations of those before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasCompared(Event):
+    """The weights after `step`, which DDP keeps equal, were compared between all ranks."""
+
+    step: int
+    groups: Sequence[str] = ()
+    """Blocks of the model in which not all ranks are equal; none where all is well."""
+    ranks: Sequence[int] = ()
+    """Those that differ from a majority; none where there is none that says which is right."""
 
 
 # ── every rank ──────────────────────────────────────────────────────────────────────────────────

@@ -33,7 +33,7 @@ from harness.membership import Membership, another_client, connect, without_pref
 from harness.observed import Evaluation
 from harness.points import Point, reach
 from harness.rundir import RunDir
-from harness.signals.health import Health
+from harness.signals.watch import Watch
 from harness.sigterm import Notice
 from harness.slots import Mark
 from harness.steplog import StepLog
@@ -89,9 +89,14 @@ class Job:
         self._steplog = StepLog(
             self._voice, self.world_size, self.settings.digest_every_steps, self.device
         )
-        late = self.device.type != "cpu"
-        self._health = Health(
-            self._voice, self._steplog.observed, self.settings, late, self.world_size
+        self._watch = Watch(
+            self._voice,
+            self._steplog.observed,
+            self._protected,
+            self.settings,
+            self.rank,
+            self.world_size,
+            late=self.device.type != "cpu",
         )
         enrol(self._voice, member, agreed, self.device)
         reach(Point.JOIN)
@@ -139,7 +144,7 @@ class Job:
         for thing in objects.values():
             if isinstance(thing, Optimizer):
                 self._steplog.pace.watch_optimizer(thing)
-                self._health.watch_optimizer(thing)
+                self._watch.health.watch_optimizer(thing)
 
     def batches(self, loader: DataLoader[Any]) -> Batches[Any]:
         """An endless iterator over `loader` that counts what is consumed, not what is prefetched."""
@@ -159,7 +164,7 @@ class Job:
 
         A gradient that is clipped otherwise is told of as the optimizer gets it.
         """
-        return self._health.clip(parameters, max_norm, **options)
+        return self._watch.health.clip(parameters, max_norm, **options)
 
     @contextmanager
     def evaluating(self) -> Iterator[Evaluation]:
@@ -214,7 +219,7 @@ class Job:
                 self._leave(step)
             self._step = step + 1
             reach(Point.STEP_START)
-            self._health.begin(step + 1)
+            self._watch.begin(step + 1)
             self._steplog.pace.start()
             try:
                 yield step + 1
@@ -223,7 +228,7 @@ class Job:
                 raise
             step += 1
             total = step if self._stopping else total
-            self._health.finish(step, step == total)
+            self._watch.finish(step, step == total)
             self._steplog.finish(step, step == total, self._digests)
             reach(Point.STEP_END)
             self._check_switches()
@@ -305,14 +310,14 @@ class Job:
             keep=self.settings.keep,
             slot=self._voice.slot,
             saver=os.environ.get("HARNESS_SAVER", ""),
-            vouch=self._health.settle,
+            vouch=self._watch.vouch,
         )
         if self.rank == 0:
             session.note_environment(self.run_dir, now)
         resumed = events.TrainingResumed(0, None, total_steps=total)
         if self._found is not None:
             resumed = self._load(now, total)
-        self._health.name(self._protected.names())
+        self._watch.start()
         self._found = None  # its tensors are as large as the state
         self._voice.tell(resumed)
         self._steplog.begin_at(resumed.step)

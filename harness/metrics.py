@@ -208,6 +208,15 @@ NONFINITE = _family(
     Kind.COUNTER,
     "Steps with NaN or Inf in a rank's loss or in the gradient.",
 )
+LOSS_SPIKES = _family(
+    "loss_spikes_total", Kind.COUNTER, "Times that the training loss jumped out of what it was."
+)
+REPLICA_CHECKS = _family(
+    "replica_checks_total", Kind.COUNTER, "Comparisons of the weights between all ranks."
+)
+REPLICA_MISMATCHES = _family(
+    "replica_mismatches_total", Kind.COUNTER, "Those of them in which ranks differed."
+)
 FAULTS = _family(
     "faults_injected_total", Kind.COUNTER, "Faults that the injector applied.", "fault", "scope"
 )
@@ -236,6 +245,7 @@ FAMILIES: Mapping[str, Family] = {
         *(GRAD_NORM, CLIP_NORM, CLIPS, CLIPPED, UPDATE_TO_WEIGHT, NONFINITE),
         *(STRAGGLER_DELAY, STRAGGLER_WAIT, STRAGGLER_NAMED, SLOWDOWN),
         *(RANK_UP, RANK_INFO, RANK_PROGRESS, LOSS, VALIDATION_LOSS),
+        *(LOSS_SPIKES, REPLICA_CHECKS, REPLICA_MISMATCHES),
         *(FAULTS, DETECTION_LATENCY, MTBF),
     )
 }

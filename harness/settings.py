@@ -62,6 +62,10 @@ class Settings:
     """Parameters, separated by commas, each of whose update-to-weight ratio is told by itself."""
     on_nonfinite: str = "fail"
     """What follows NaN or Inf in a loss or gradient: `fail`, `skip` (the step) or `report`."""
+    replicas_every_steps: int = 100
+    """Steps between comparisons of the weights that DDP keeps equal; 0 compares none."""
+    on_replica_mismatch: str = "report"
+    """What follows weights that differ: `report` or `fail`; that compares before each save too."""
     resume: str = "auto"
     """`auto`, `fresh` (start from nothing beside commits that exist) or a step."""
     exact: bool = True

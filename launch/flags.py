@@ -38,6 +38,8 @@ SETTINGS_HELP = {
     "health_every_steps": "steps between readings of gradient norm and update-to-weight ratios; 0: none",
     "watch_tensors": "parameters, by name and separated by commas, whose ratio is told by itself",
     "on_nonfinite": "after NaN or Inf in a loss or gradient: `fail`, `skip` (the step) or `report`",
+    "replicas_every_steps": "steps between comparisons of weights between ranks; 0: none",
+    "on_replica_mismatch": "where they differ: `report`, or `fail`, which compares before each save too",
     "resume": "`auto`, `fresh` (from nothing, beside commits that exist) or a step",
     "exact": "refuse to resume where the bits may differ",
 }
@@ -49,6 +51,7 @@ METAVARS = {
     "on_nonfinite": "WORD",
     "memory_every": "INTERVAL",
     "storage_every": "INTERVAL",
+    "on_replica_mismatch": "WORD",
 }
 """What a value is, where it is no number of steps, seconds or things."""
 HANGS = {

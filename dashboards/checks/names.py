@@ -12,13 +12,14 @@ UNUSED: Mapping[str, str] = {
     f"{PREFIX}clipped_steps_total": "likewise",
     f"{PREFIX}straggler_named": "for rules: the heat map shows the delays that it rests on",
     f"{PREFIX}step_slowdown_ratio": "for rules: the panel of step durations shows what it rests on",
+    f"{PREFIX}loss_spikes_total": "for rules: the panel of the loss shows them",
+    f"{PREFIX}replica_checks_total": "for rules: that weights are compared at all",
 }
 """Exported families that no panel shows, and why."""
 AWAITED = frozenset(
     f"{PREFIX}{name}"
     for name in (
         "mfu_ratio",
-        "replica_mismatches_total",
         "target_loss_seconds",
         "target_loss_steps",
         "tokens_per_second",

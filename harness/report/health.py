@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from harness.events import LossSpiked
 from harness.report.spread import counted, number
 from harness.signals.blocks import ALL
 from harness.signals.findings import Findings
@@ -32,6 +33,29 @@ def lines(findings: Findings) -> Iterator[Line]:
         told = f"NaN or Inf in {counted(findings.nonfinite_steps, 'step')}"
         where = f"the last in the {last.place}{whose} at step {last.step}"
         yield Line(f"{told}, {where}: {last.reaction}", is_bad=True)
+    if findings.last_spike is not None:
+        yield Line(_spikes(findings.spikes, findings.last_spike), is_bad=True)
+    if findings.mismatches:
+        yield Line(_mismatches(findings), is_bad=True)
+    elif findings.comparisons:
+        yield Line(f"weights equal on all ranks in {counted(findings.comparisons, 'comparison')}")
+
+
+def _spikes(count: int, last: LossSpiked) -> str:
+    return (
+        f"the loss spiked {counted(count, 'time')}, the last at step {last.step}: {last.loss:.4f}"
+        f" after a median of {last.usual:.4f}"
+    )
+
+
+def _mismatches(findings: Findings) -> str:
+    last = findings.mismatched[-1]
+    ranks = ", ".join(map(str, last.ranks))
+    whose = f"rank {ranks} stood alone" if ranks else "no majority says which"
+    return (
+        f"weights differed between ranks in {findings.mismatches} of {findings.comparisons}"
+        f" comparisons, the last after step {last.step}: {whose}"
+    )
 
 
 def _clipping(findings: Findings) -> str:
@@ -72,4 +96,23 @@ def health(findings: Findings) -> dict[str, Any]:
             }
             for one in findings.nonfinite
         ],
+        "loss_spikes": findings.spikes,
+        "last_loss_spike": _spike(findings.last_spike),
+        "replica_checks": findings.comparisons,
+        "replica_mismatches": findings.mismatches,
+        "replicas_differed": [
+            {
+                "step": one.step,
+                "attempt": one.attempt,
+                "groups": list(one.groups),
+                "ranks": list(one.ranks),
+            }
+            for one in findings.mismatched
+        ],
     }
+
+
+def _spike(last: LossSpiked | None) -> dict[str, Any] | None:
+    if last is None:
+        return None
+    return {"step": last.step, "loss": number(last.loss), "usual": number(last.usual)}

@@ -3,10 +3,19 @@
 Counts are of steps that were taken, whether the run kept them or went back behind them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.events import Entry, HealthObserved, NonfiniteFound, Place, Reaction, rank_of
+from harness.events import (
+    Entry,
+    HealthObserved,
+    LossSpiked,
+    NonfiniteFound,
+    Place,
+    Reaction,
+    ReplicasCompared,
+    rank_of,
+)
 
 _RECENT = 64
 """Ranks tell of one step within fewer steps than this of each other."""
@@ -22,6 +31,17 @@ class Nonfinite:
     """Whose loss; None for the gradient, which all ranks share."""
     place: Place
     reaction: Reaction
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A comparison of weights that came out unequal."""
+
+    step: int
+    attempt: int
+    groups: Sequence[str]
+    ranks: Sequence[int]
+    """The odd ones; none where nobody could tell."""
 
 
 @dataclass(slots=True)
@@ -40,6 +60,13 @@ class Findings:
     nonfinite_steps: int = 0
     nonfinite: list[Nonfinite] = field(default_factory=list)
     """The last so many."""
+    comparisons: int = 0
+    """How often the weights of all ranks were compared."""
+    mismatches: int = 0
+    mismatched: list[Mismatch] = field(default_factory=list)
+    """The last so many."""
+    spikes: int = 0
+    last_spike: LossSpiked | None = None
     recent: list[tuple[int, int]] = field(default_factory=list)
     """Attempt and step of the last that counted in `nonfinite_steps`."""
 
@@ -50,6 +77,11 @@ class Findings:
                 self._read(event)
             case NonfiniteFound() as event:
                 self._find(event, entry.attempt, rank_of(entry.writer), keep)
+            case LossSpiked() as event:
+                self.spikes += 1
+                self.last_spike = event
+            case ReplicasCompared() as event:
+                self._compare(event, entry.attempt, keep)
             case _:
                 pass
 
@@ -58,6 +90,13 @@ class Findings:
         self.clip_norm, self.update_to_weight = event.clip_norm, event.update_to_weight
         self.clips += max(0, event.clips)
         self.clipped += max(0, event.clipped)
+
+    def _compare(self, event: ReplicasCompared, attempt: int, keep: int) -> None:
+        self.comparisons += 1
+        if event.groups:
+            self.mismatches += 1
+            found = Mismatch(event.step, attempt, event.groups, event.ranks)
+            self.mismatched = [*self.mismatched, found][-keep:]
 
     def _find(self, event: NonfiniteFound, attempt: int, rank: int | None, keep: int) -> None:
         """A step counts once, however many ranks tell of it."""

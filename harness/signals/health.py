@@ -15,11 +15,12 @@ from torch import distributed as dist
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 from torch.optim import Optimizer
 
-from harness.events import HealthObserved, NonfiniteFound, Place, Reaction
+from harness.events import HealthObserved, LossSpiked, NonfiniteFound, Place, Reaction
 from harness.observed import Observed
 from harness.optimizer import Names
 from harness.settings import Settings
 from harness.signals.late import Late
+from harness.signals.spikes import Limits, Losses
 from harness.signals.unsound import NonfiniteError, NonfiniteGradientError
 from harness.signals.updates import Ratios, Updates
 from harness.voice import Voice
@@ -32,6 +33,8 @@ class _Taken:
     step: int
     stepped: bool
     """An optimizer stepped by these gradients, and no scaler of gradients watched over it."""
+    observed: bool
+    """The loop gave a loss."""
     told: bool
     """What there is to find was found and told already."""
     numbers: Late
@@ -59,6 +62,7 @@ class Health:
         self._updates: Updates | None = None
         self._pending: _Taken | None = None
         self._clips = self._clipped = 0
+        self._losses = Losses(Limits())
         self.begin(0)
 
     def watch_optimizer(self, optimizer: Optimizer) -> None:
@@ -164,8 +168,16 @@ class Health:
 
     def _take(self, step: int) -> _Taken:
         ratios = None if self._updates is None else self._updates.taken()
-        numbers = Late(self._numbers())
-        return _Taken(step, self._stepped, self._told, numbers, self._lines, ratios, self._sampled)
+        return _Taken(
+            step=step,
+            stepped=self._stepped,
+            observed=self._observed.mean() is not None,
+            told=self._told,
+            numbers=Late(self._numbers()),
+            lines=self._lines,
+            ratios=ratios,
+            sampled=self._sampled,
+        )
 
     def _tell(self, taken: _Taken) -> None:
         loss, *norms = taken.numbers.read()
@@ -174,9 +186,16 @@ class Health:
         if taken.sampled:
             self._voice.tell(self._observation(taken, norms))
             self._clips = self._clipped = 0
+        if taken.observed and self._voice.leads:
+            self._look_for_spike(taken.step, loss)
         if not taken.told:
             gradient = taken.stepped and not all(map(math.isfinite, norms))
             self._find(taken.step, not math.isfinite(loss), gradient)
+
+    def _look_for_spike(self, step: int, loss: float) -> None:
+        found = self._losses.add(loss)
+        if found is not None:
+            self._voice.tell(LossSpiked(step, found.loss, found.usual, found.deviations))
 
     def _observation(self, taken: _Taken, norms: list[float]) -> HealthObserved:
         return HealthObserved(

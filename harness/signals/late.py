@@ -18,8 +18,12 @@ class Late:
         self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it without types
         self._event.record(torch.cuda.current_stream(values.device))
 
-    def read(self) -> list[float]:
-        """The numbers."""
+    def tensor(self) -> Tensor:
+        """The numbers, on the host."""
         if self._event is not None:
             self._event.synchronize()
-        return [float(value) for value in self._values.reshape(-1).tolist()]
+        return self._values
+
+    def read(self) -> list[float]:
+        """The numbers, in a row."""
+        return [float(value) for value in self.tensor().reshape(-1).tolist()]

@@ -14,5 +14,8 @@ DRAW_HEALTH: Mapping[str, Callable[[Present], Values]] = {
         (group,): ratio for group, ratio in now.account.findings.update_to_weight.items()
     },
     metrics.NONFINITE.name: lambda now: one(now.account.findings.nonfinite_steps),
+    metrics.LOSS_SPIKES.name: lambda now: one(now.account.findings.spikes),
+    metrics.REPLICA_CHECKS.name: lambda now: one(now.account.findings.comparisons),
+    metrics.REPLICA_MISMATCHES.name: lambda now: one(now.account.findings.mismatches),
 }
 """How each of these families is drawn, by name."""

@@ -1,7 +1,7 @@
 import math
 import os
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
@@ -90,6 +90,8 @@ def of_type(hint: Any) -> st.SearchStrategy[Any]:
         numbers = st.floats(allow_nan=False, allow_infinity=False)
         of = {str: st.text(max_size=8), float: numbers}[typing.get_args(hint)[1]]
         return st.dictionaries(st.text(max_size=8), of, max_size=3)
+    if typing.get_origin(hint) is Sequence:
+        return st.lists(of_type(typing.get_args(hint)[0]), max_size=3)
     return st.one_of(*(of_type(part) for part in typing.get_args(hint)))
 
 

@@ -87,11 +87,15 @@ def made(kind: type[Event]) -> Event:
         "rejection": Rejection.TORN,
         "components": {},
         "update_to_weight": {},
+        "groups": ["x"],
+        "ranks": [0],
         "place": Place.LOSS,
         "reaction": Reaction.REPORT,
         "fields": {},
         "grace_s": 1.0,
-        "loss": None,
+        "loss": 1.0,
+        "usual": 1.0,
+        "deviations": 9.0,
         "warm": True,
     }
     texts = ("reason", "run_id", "tool", "path", "id", "kind", "target", "detail", "name")

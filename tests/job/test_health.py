@@ -14,6 +14,7 @@ from harness.events import (
     NonfiniteFound,
     Place,
     Reaction,
+    ReplicasCompared,
     StateDigested,
     TrainingResumed,
 )
@@ -95,6 +96,40 @@ def test_a_loss_that_is_no_number_ends_the_attempt_by_its_rank_and_the_run_goes_
     ]
     assert resumed in ([0, 0], [0, 2])  # the save after step 2 may have been under way
     assert len(final_digests(tmp_path, 2)) == 1
+
+
+@pytest.fixture(scope="module")
+def undisturbed(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The end of the run of three ranks to which nothing happens and at which nobody looks."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    script = folder / "loop.py"
+    settings = ", replicas_every_steps=0"
+    script.write_text(LOOP.format(settings=settings, before="", inside="pass"))
+    flags = ("--run", "run", "--nproc-per-node", "3", "--no-metrics")
+    assert zygote.launch(["run", *flags, script], folder).wait(120) == 0
+    return final_digests(folder, 3)
+
+
+def test_a_bit_that_flips_in_a_weight_is_found_named_and_undone(loop, tmp_path, undisturbed):
+    once = (
+        "if (job.rank, job.attempt, step) == (2, 1, 4):"
+        " model.module[1].weight.data.view(torch.int32)[0, 3] ^= 1 << 12"
+    )
+    settings = ", replicas_every_steps=2, on_replica_mismatch='fail'"
+    assert loop(3, settings=settings, inside=once) == 0
+    ((_, failure),) = told(tmp_path, FailureDetected)
+    assert isinstance(failure, FailureDetected)
+    assert (failure.rank, failure.cause) == (2, Cause.CORRUPTION)
+    assert (
+        "the weights of rank 2 after step 4 are not those of the others: model.1" in failure.reason
+    )
+    differed = [
+        it for _, it in told(tmp_path, ReplicasCompared) if isinstance(it, ReplicasCompared)
+    ]
+    assert [(it.step, it.groups, it.ranks) for it in differed if it.groups] == [
+        (4, ["model.1"], [2])
+    ]
+    assert final_digests(tmp_path, 3) == undisturbed
 
 
 def test_all_ranks_skip_a_step_of_which_one_alone_knows(loop, tmp_path):

@@ -1,8 +1,17 @@
 from harness.account import Account
-from harness.events import Entry, Event, HealthObserved, NonfiniteFound, Place, Reaction
+from harness.events import (
+    Entry,
+    Event,
+    HealthObserved,
+    LossSpiked,
+    NonfiniteFound,
+    Place,
+    Reaction,
+    ReplicasCompared,
+)
 from harness.present import Present
 from harness.report.health import lines
-from harness.signals.findings import Findings, Nonfinite
+from harness.signals.findings import Findings, Mismatch, Nonfinite
 from harness.signals.samples import DRAW_HEALTH
 
 
@@ -72,3 +81,32 @@ def test_the_blocks_that_move_most_are_named():
     assert ratios.text == (
         "update to weight: 1.00e-03 (most in model.1 3.00e-03, model.0 2.00e-03)"
     )
+
+
+def test_spikes_and_replicas_that_differ_are_counted_and_told():
+    findings = found(
+        ("rank-0", 1, ReplicasCompared(100)),
+        ("rank-0", 1, ReplicasCompared(200, ["model.0"], [2])),
+        ("rank-0", 1, ReplicasCompared(300, ["model.0"])),
+        ("rank-0", 1, LossSpiked(301, 6.0, 2.0, 12.5)),
+    )
+    told = values(findings)
+    assert told["replica_checks_total"] == {(): 3}
+    assert told["replica_mismatches_total"] == {(): 2}
+    assert told["loss_spikes_total"] == {(): 1}
+    assert findings.mismatched == [
+        Mismatch(200, 1, ["model.0"], [2]),
+        Mismatch(300, 1, ["model.0"], ()),
+    ]
+    assert [line.text for line in lines(findings)] == [
+        "the loss spiked 1 time, the last at step 301: 6.0000 after a median of 2.0000",
+        (
+            "weights differed between ranks in 2 of 3 comparisons, the last after step 300:"
+            " no majority says which"
+        ),
+    ]
+
+
+def test_replicas_that_were_always_equal_are_told_too():
+    (line,) = lines(found(("rank-0", 1, ReplicasCompared(100))))
+    assert (line.text, line.is_bad) == ("weights equal on all ranks in 1 comparison", False)

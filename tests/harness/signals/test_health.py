@@ -9,7 +9,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from harness.digest import digest
-from harness.events import Event, HealthObserved, NonfiniteFound, Place, Reaction
+from harness.events import Event, HealthObserved, LossSpiked, NonfiniteFound, Place, Reaction
 from harness.journal import read
 from harness.observed import Observed
 from harness.optimizer import Names
@@ -206,3 +206,15 @@ def test_infinities_that_a_scaler_skips_are_its_own_affair(tmp_path):
 def test_a_tensor_that_is_no_parameter_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"no parameter is called model\.2\.bias: model\.0\.w"):
         Trained(tmp_path, replace(EVERY, watch_tensors="model.2.bias"))
+
+
+def test_a_loss_that_jumps_and_stays_there_is_told_once(tmp_path):
+    watched = Trained(tmp_path, Settings(health_every_steps=0))
+    for number in range(1, 80):
+        watched.health.begin(number)
+        watched.observed.add(9.0 if 60 <= number < 65 else 2.0 + number % 3 / 10, 1)
+        watched.health.finish(number, last=False)
+        watched.observed.take(number)
+    (spike,) = watched.told()
+    assert isinstance(spike, LossSpiked)
+    assert (spike.step, spike.loss) == (61, 9.0)

@@ -1,0 +1,68 @@
+"""Whether the loss has jumped out of what it was. Decides, from the losses so far.
+
+A loss stands out where it lies further above the median of a window than so many robust standard
+deviations (1.4826 times the median absolute deviation; Hampel 1974), which a few wild losses in the
+window do not move. One such loss is a hard batch; several in a row are a spike.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+ROBUST = 1.4826
+"""Times the median absolute deviation: the standard deviation, where losses are normal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How far, and for how long, a loss must stand out."""
+
+    window: int = 100
+    """Losses that are looked back on; half of it at least."""
+    deviations: float = 8.0
+    in_a_row: int = 2
+    least: float = 0.02
+    """Share of the median that a deviation counts at least: losses that hardly vary are no alarm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spike:
+    """A loss that stands out."""
+
+    loss: float
+    usual: float
+    """The median before it."""
+    deviations: float
+    """How far above that, in robust standard deviations."""
+
+
+def stands_out(before: Sequence[float], loss: float, limits: Limits) -> Spike | None:
+    """How `loss` lies above those `before` it, the newest last; None where it does not stand out."""
+    seen = before[-limits.window :]
+    if len(seen) < max(1, limits.window // 2):
+        return None
+    usual = median(seen)
+    scale = max(ROBUST * median(abs(it - usual) for it in seen), limits.least * abs(usual))
+    if loss - usual <= limits.deviations * scale:
+        return None
+    return Spike(loss, usual, (loss - usual) / scale if scale else math.inf)
+
+
+class Losses:
+    """The losses of one rank, one after the other. What is not finite is another finding's."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._seen: deque[float] = deque(maxlen=limits.window)
+        self._in_a_row = 0
+
+    def add(self, loss: float) -> Spike | None:
+        """The spike that begins with this loss, if one does."""
+        if not math.isfinite(loss):
+            return None
+        found = stands_out(tuple(self._seen), loss, self._limits)
+        self._seen.append(loss)
+        self._in_a_row = 0 if found is None else self._in_a_row + 1
+        return found if self._in_a_row == self._limits.in_a_row else None
