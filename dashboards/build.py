@@ -57,7 +57,6 @@ def _run() -> dashboard.Dashboard:
     )
     board.with_variable(_label("job_name", _STATE_METRIC))
     board.with_variable(_label("run_id", f'{_STATE_METRIC}{{job_name="$job_name"}}'))
-    board.with_variable(_clip())
     faults = ONE.increase("faults_injected_total", LATELY, "fault", "scope")
     restarts = ONE.increase("restarts_total", LATELY, "cause")
     board.annotation(_mark("Restarts", f"{restarts} > 0", "restart: {{cause}}", DARK))
@@ -103,12 +102,6 @@ def _label(name: str, metric: str, *, many: bool = False) -> dashboard.QueryVari
         everything = model.VariableOption(text="All", value="$__all", selected=True)
         variable.multi(True).include_all(True).all_value(".+").current(everything)
     return variable
-
-
-def _clip() -> dashboard.TextBoxVariable:
-    variable = dashboard.TextBoxVariable("clip").label("clipped at").default_value("1")
-    variable.description("The gradient norm at which the job clips; drawn as a dashed line.")
-    return variable.current(model.VariableOption(text="1", value="1", selected=True))
 
 
 def _mark(name: str, expr: str, title: str, color: str) -> dashboard.AnnotationQuery:

@@ -125,7 +125,10 @@ def learning() -> Sequence[AnyPanel]:
                 "Before clipping; clipping acts above the dashed line. Bad: spikes that grow or always above the "
                 "line: lower the learning rate, lengthen the warmup, look at the data of those steps.",
             ),
-            [Query(ONE.highest("grad_norm"), "gradient norm"), Query("vector($clip)", "clipping")],
+            [
+                Query(ONE.highest("grad_norm"), "gradient norm"),
+                Query(ONE.highest("grad_clip_norm"), "clipping"),
+            ],
             dashed=("clipping",),
         ),
         chart(
@@ -143,6 +146,7 @@ def learning() -> Sequence[AnyPanel]:
                 "Tokens a second",
                 "As the job reports it, and kept tokens over wall time, restarts and all. Bad: the first falls (a "
                 "straggler, see above) or the second is far below (restarts, see above).",
+                6,
             ),
             [
                 Query(ONE.highest("tokens_per_second"), "while training"),
@@ -156,14 +160,32 @@ def learning() -> Sequence[AnyPanel]:
                 "MFU",
                 "Useful arithmetic as a share of the devices' peak; by counted operations and by 6N a token. Published "
                 "runs have 38 to 52 %. Bad: it falls while the step is the same: slower devices.",
+                6,
             ),
             [Query(ONE.highest("mfu_ratio", "flops"), "{{flops}}")],
             "percentunit",
         ),
         chart(
             Place(
+                "Clipped steps",
+                "Share of the steps whose gradient was longer than the line. Bad: most of them, long after the "
+                "warmup: the line or the learning rate is wrong, and the step's length is the line's, not the loss's.",
+                6,
+            ),
+            [
+                Query(
+                    f"{ONE.rate('clipped_steps_total', LATELY)} / ({ONE.rate('clip_steps_total', LATELY)} > 0)",
+                    "clipped",
+                )
+            ],
+            "percentunit",
+            most=1,
+        ),
+        chart(
+            Place(
                 "Steps, kept and done again",
                 "A second. Bad: redone stays above 0 for long: saves are too far apart for this rate of failures.",
+                6,
             ),
             [Query(ONE.rate("steps_total", LATELY, "kind"), "{{kind}}")],
             stacked=True,

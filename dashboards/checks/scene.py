@@ -67,7 +67,6 @@ class Scene:
         return {
             "job_name": self.job_name,
             "run_id": self.run_id,
-            "clip": "1",
             "__range": f"{shown_s}s",
             "__rate_interval": "5s",
         }

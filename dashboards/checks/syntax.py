@@ -13,7 +13,6 @@ RULES = Path(__file__).parent.parent / "prometheus"
 VALUES = {
     "job_name": "gpt",
     "run_id": "gpt-1a2b3c4d",
-    "clip": "1",
     "__range": "3600s",
     "__rate_interval": "20s",
 }
