@@ -12,12 +12,14 @@ from dashboards.panels import (
     Place,
     Query,
     chart,
-    figure,
     heat,
     listing,
     strip,
 )
 from dashboards.queries import LATELY, ONE
+
+_ANY = ((None, VERMILLION),)
+_BAD_IF_ANY = ((None, GREEN), (1, VERMILLION))
 
 
 def ranks() -> Sequence[AnyPanel]:
@@ -56,16 +58,30 @@ def ranks() -> Sequence[AnyPanel]:
             ],
             "s",
         ),
-        strip(
+        chart(
             Place(
-                "Ranks up",
-                "Whose process lives. Bad: one row with more gaps than the others: that rank dies alone.",
-                12,
+                "Slower than at its fastest",
+                "Time of a step, stragglers apart, over that of the run at its best; 1 is best. Bad: over 1.1 for "
+                "long: all ranks are slow, so no row of the heat map is dark: data, network, power or heat.",
+                6,
                 6,
             ),
-            [Query(f"max by (rank) ({ONE.all('rank_up')})", "{{rank}}")],
-            [("gone", VERMILLION), ("up", GREEN)],
-            first=0,
+            [Query(ONE.highest("step_slowdown_ratio"), "slower by")],
+            least=1,
+        ),
+        listing(
+            Place(
+                "Named as slow",
+                "Ranks that are slow beyond chance, and at what: data or compute. Bad: any: move that rank to another "
+                "device, or take the node out; for data, look at its loader and disk. Empty is good.",
+                6,
+                6,
+            ),
+            [
+                Column("rank", "rank"),
+                Column("slow at", "cause"),
+                Column("named", ONE.highest("straggler_named", "rank", "cause"), "none", _ANY),
+            ],
         ),
         chart(
             Place(
@@ -99,6 +115,17 @@ def ranks() -> Sequence[AnyPanel]:
                     "none",
                 ),
             ],
+        ),
+        strip(
+            Place(
+                "Ranks up",
+                "Whose process lives. Bad: one row with more gaps than the others: that rank dies alone.",
+                24,
+                5,
+            ),
+            [Query(f"max by (rank) ({ONE.all('rank_up')})", "{{rank}}")],
+            [("gone", VERMILLION), ("up", GREEN)],
+            first=0,
         ),
     )
 
@@ -191,25 +218,21 @@ def learning() -> Sequence[AnyPanel]:
             stacked=True,
             colors={"useful": GREEN, "redone": VERMILLION},
         ),
-        figure(
+        listing(
             Place(
-                "Steps with NaN or Inf",
-                "Caught before the optimizer kept them. Bad: any; the log names step and rank.",
-                4,
+                "Health",
+                "Bad: NaN or Inf (caught before the optimizer kept it; the report names step and rank), loss spikes "
+                "(look at the data of those steps, or go back behind them), replicas that differ (a device computes "
+                "wrongly: the report names the odd one; take it out).",
+                8,
                 5,
             ),
-            Query(ONE.highest("nonfinite_steps_total")),
-            steps=((None, GREEN), (1, VERMILLION)),
-        ),
-        figure(
-            Place(
-                "Replicas that differed",
-                "Bad: any: a device computes wrongly. The log names the odd one; take it out.",
-                4,
-                5,
-            ),
-            Query(ONE.highest("replica_mismatches_total")),
-            steps=((None, GREEN), (1, VERMILLION)),
+            [
+                Column("NaN or Inf", ONE.highest("nonfinite_steps_total"), "none", _BAD_IF_ANY),
+                Column("loss spikes", ONE.highest("loss_spikes_total"), "none", _BAD_IF_ANY),
+                Column("replicas compared", ONE.highest("replica_checks_total"), "none"),
+                Column("differed", ONE.highest("replica_mismatches_total"), "none", _BAD_IF_ANY),
+            ],
         ),
         listing(
             Place(

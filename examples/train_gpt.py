@@ -14,7 +14,6 @@ from text import Windows, load
 from torch import Tensor
 from torch import distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
-from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import DataLoader
 
 import harness
@@ -112,7 +111,7 @@ def main() -> None:
                 loss = model(inputs, targets)
                 (loss / preset.micro_batches).backward()
             job.observe(loss=loss, tokens=inputs.numel())
-        clip_grad_norm_(model.parameters(), 1.0)
+        job.clip(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad(set_to_none=True)

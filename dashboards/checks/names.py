@@ -6,15 +6,7 @@ from collections.abc import Mapping, Sequence
 from dashboards.checks.asked import queries, variables
 from harness.metrics import FAMILIES, PREFIX, Kind
 
-UNUSED: Mapping[str, str] = {
-    f"{PREFIX}grad_clip_norm": "the line of the panel is a variable, for loops without job.clip",
-    f"{PREFIX}clip_steps_total": "for rules: the panel of the gradient norm shows what is clipped",
-    f"{PREFIX}clipped_steps_total": "likewise",
-    f"{PREFIX}straggler_named": "for rules: the heat map shows the delays that it rests on",
-    f"{PREFIX}step_slowdown_ratio": "for rules: the panel of step durations shows what it rests on",
-    f"{PREFIX}loss_spikes_total": "for rules: the panel of the loss shows them",
-    f"{PREFIX}replica_checks_total": "for rules: that weights are compared at all",
-}
+UNUSED: Mapping[str, str] = {}
 """Exported families that no panel shows, and why."""
 AWAITED = frozenset(
     f"{PREFIX}{name}"
