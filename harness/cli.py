@@ -167,19 +167,26 @@ def verify(run: Path, twin: Path, /) -> int:
 
 
 def export(
-    run: Path,
+    runs: list[Path],
     /,
     *,
+    openmetrics: Annotated[bool, Flag] = False,
+    every: float | None = None,
     port: int | None = None,
     host: str = "127.0.0.1",
     with_parent: Annotated[bool, Flag] = False,
 ) -> int:
-    """Serve the metrics of a run for Prometheus until told to stop.
+    """Serve the metrics of a run for Prometheus until told to stop, or write those of finished ones.
 
     Parameters
     ----------
-    run
+    runs
         Directory of the run; where it is served is written to its exporter.json.
+    openmetrics
+        Write the metrics of one or more runs over all of their time to standard output, for
+        `promtool tsdb create-blocks-from openmetrics`.
+    every
+        With --openmetrics: seconds between the instants. Default: about 2000 instants, 1 to 240 s apart.
     port
         TCP port; 0 takes a free one. Default: 9464, or a free one where that is taken.
     host
@@ -187,12 +194,22 @@ def export(
     with_parent
         Die with the process that started this one.
     """
-    run_dir = _run_at(run)
-    if run_dir is None:
+    run_dirs = [found for run in runs if (found := _run_at(run)) is not None]
+    if len(run_dirs) < len(runs):
         return USAGE
+    if openmetrics:
+        import harness.backfill
+
+        try:
+            harness.backfill.write(run_dirs, every, sys.stdout)
+        except ValueError as error:
+            return _refused(str(error), NO)
+        return DONE
+    if every is not None or len(run_dirs) != 1:
+        return _refused("one run is served at a time; several, and --every, go with --openmetrics")
     import harness.exporter
 
-    return harness.exporter.serve(run_dir, host=host, port=port, with_parent=with_parent)
+    return harness.exporter.serve(run_dirs[0], host=host, port=port, with_parent=with_parent)
 
 
 def target(runs: list[Path], /, *, loss: str, json: Annotated[bool, Flag] = False) -> int:

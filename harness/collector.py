@@ -28,7 +28,7 @@ from harness.samples import DRAW
 T = TypeVar("T")
 
 _NS = 1_000_000_000
-_BOUNDS = (*(f"{bound_ns / _NS:g}" for bound_ns in BOUNDS_NS), "+Inf")
+BOUNDS = (*(f"{bound_ns / _NS:g}" for bound_ns in BOUNDS_NS), "+Inf")
 
 
 class RunCollector(Collector):
@@ -101,7 +101,7 @@ def _metric(family: Family, common: Sequence[str], values: Values) -> Metric:
         if isinstance(value, Histogram):
             assert isinstance(metric, HistogramMetricFamily)
             counts = [float(count) for count in accumulate(value.counts)]
-            buckets = list(zip(_BOUNDS, counts, strict=True))
+            buckets = list(zip(BOUNDS, counts, strict=True))
             metric.add_metric([*common, *own], buckets, value.total_ns / _NS)
         else:
             assert not isinstance(metric, HistogramMetricFamily)
