@@ -74,7 +74,9 @@ def recorded(run_dir: RunDir, every_s: float | None = None) -> Recorded:
             for own, value in draw(now).items():
                 told = _told(value)
                 courses[name].setdefault(own, Course()).tell(at_ns, told)
-    return Recorded((last.job_name, last.run_id), {name: _filled(of) for name, of in courses.items()})
+    return Recorded(
+        (last.job_name, last.run_id), {name: _filled(of) for name, of in courses.items()}
+    )
 
 
 def _filled(courses: dict[tuple[str, ...], Course]) -> dict[tuple[str, ...], Course]:

@@ -176,7 +176,9 @@ def export(
     host: str = "127.0.0.1",
     with_parent: Annotated[bool, Flag] = False,
 ) -> int:
-    """Serve the metrics of a run for Prometheus until told to stop, or write those of finished ones.
+    """Serve the metrics of a run for Prometheus until told to stop.
+
+    With --openmetrics, write those of runs that are over instead.
 
     Parameters
     ----------

@@ -130,8 +130,12 @@ def _target(host: str, port: int) -> str:
 
 
 def _discovery(run_dir: RunDir, target: str) -> str:
-    """A `file_sd` group. Its labels are meta labels: others would clash with those of the metrics."""
+    """A `file_sd` group. Its labels are meta labels: others would clash with those of the metrics.
+
+    Only `instance` is not: an exporter that comes back on another port is the same to Prometheus.
+    """
     labels = {
+        "instance": f"{socket.gethostname()}:{run_dir.path}",
         "__meta_harness_schema": str(SCHEMA),
         "__meta_harness_run_dir": str(run_dir.path),
         "__meta_harness_pid": str(os.getpid()),
