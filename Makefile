@@ -11,10 +11,10 @@ export OMP_NUM_THREADS ?= 1
 demo: $(READY)  ## the main job under kills, beside its twin without
 	$(BIN)/python examples/demo.py
 
-# Many tests start real processes and wait for them with a deadline, which a busy machine can miss: what
-# failed is tried once more, in the open, and has to pass then.
+# Many tests start real processes and wait for them, so two run beside each other; a busy machine can miss
+# a deadline: what failed is tried once more, alone and in the open, and has to pass then.
 test: $(READY)  ## all tests
-	$(BIN)/python -m pytest -q || $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal || $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
 
 check: lint types arrows test  ## what CI runs
 
