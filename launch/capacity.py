@@ -2,8 +2,6 @@
 
 import resource
 
-from torch.distributed.run import determine_local_world_size
-
 from launch.flags import UsageError
 
 MOST_RANKS = 4096
@@ -15,6 +13,8 @@ connecting is tried again for minutes."""
 
 def ranks(asked: str) -> int:
     """What `--nproc-per-node` means. Raises `UsageError`, also where a process may open too few files."""
+    from torch.distributed.run import determine_local_world_size
+
     try:
         count: int = determine_local_world_size(asked)
     except ValueError as error:

@@ -104,7 +104,7 @@ def make_parser() -> argparse.ArgumentParser:
         parser.set_defaults(max_restarts=DEFAULT_RESTARTS)
     _add_run(parser.add_argument_group("the run"))
     _add_launcher(parser.add_argument_group("the launcher"))
-    _add_hangs(parser.add_argument_group("when a rank counts as hung, in seconds without progress"))
+    add_hangs(parser.add_argument_group("when a rank counts as hung, in seconds without progress"))
     return parser
 
 
@@ -156,7 +156,8 @@ def _add_launcher(group: argparse._ArgumentGroup) -> None:
     add("--quiet", action="store_true", help="say only what went wrong")
 
 
-def _add_hangs(group: argparse._ArgumentGroup) -> None:
+def add_hangs(group: argparse._ArgumentGroup) -> None:
+    """The flags of the watch, whichever command has them."""
     default = watchdog.Limits()
     for name, during in HANGS.items():
         least_s = getattr(default, LIMITS[name]) / NS

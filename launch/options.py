@@ -87,7 +87,7 @@ def parse(argv: Sequence[str]) -> Options:
         run=asked.run,
         settings=_settings(asked),
         limits=Limits(asked.max_restarts, int(asked.restart_window * NS), asked.max_preemptions),
-        hangs=_hangs(asked),
+        hangs=hangs(asked),
         grace_s=asked.grace,
         preload=tuple(name for name in asked.preload.split(",") if name),
         cold=asked.cold,
@@ -105,7 +105,8 @@ def parse(argv: Sequence[str]) -> Options:
     )
 
 
-def _hangs(asked: argparse.Namespace) -> watchdog.Limits | None:
+def hangs(asked: argparse.Namespace) -> watchdog.Limits | None:
+    """When a rank counts as hung; None if never."""
     if asked.hang_after == 0:
         return None
     limits = {field: int(getattr(asked, name) * NS) for name, field in LIMITS.items()}
@@ -153,15 +154,10 @@ def _refuse(asked: argparse.Namespace) -> None:
         mistakes.append(
             f"--nnodes {asked.nnodes} is not supported yet: a run has one node, so use --nnodes 1"
         )
-    mistakes += [
-        f"{name} {value:g} is not a time: it must be from {least} to {LONGEST_S:g} s"
-        for name, value, least in (
-            ("--grace", asked.grace, 0),
-            ("--restart-window", asked.restart_window, 1),
-            *((flag(hang), getattr(asked, hang), 0) for hang in HANGS),
-        )
-        if not least <= value <= LONGEST_S
-    ]
+    mistakes += _no_times(
+        ("--grace", asked.grace, 0), ("--restart-window", asked.restart_window, 1)
+    )
+    mistakes += mistaken_hangs(asked)
     mistakes += [
         f"{name} {value} is below 0"
         for name, value in (
@@ -180,6 +176,19 @@ def _refuse(asked: argparse.Namespace) -> None:
     mistakes += _mistaken_settings(asked)
     if mistakes:
         raise UsageError("\n".join(mistakes))
+
+
+def mistaken_hangs(asked: argparse.Namespace) -> list[str]:
+    """A line for each limit of the watch that is no time."""
+    return _no_times(*((flag(hang), getattr(asked, hang), 0) for hang in HANGS))
+
+
+def _no_times(*given: tuple[str, float, float]) -> list[str]:
+    return [
+        f"{name} {value:g} is not a time: it must be from {least} to {LONGEST_S:g} s"
+        for name, value, least in given
+        if not least <= value <= LONGEST_S
+    ]
 
 
 def _mistaken_settings(asked: argparse.Namespace) -> list[str]:

@@ -1,0 +1,42 @@
+import json
+
+import pytest
+
+from launch.doctor.command import doctor
+
+
+@pytest.mark.processes
+def test_this_machine_holds_a_run_but_not_in_memory_of_one_process(tmp_path, capsys):
+    asked = ["--json", "--run", str(tmp_path / "runs"), "--state", "1MB", "--metrics-port", "0"]
+    assert doctor([*asked, "--checkpoints", "memory://x"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    levels = {one["check"]: one["level"] for one in told["findings"]}
+    assert [levels.pop(name) for name in ("torch", "gpus", "start", "store", "backend")] == [
+        "ok"
+    ] * 5
+    assert [check for check, level in levels.items() if level == "fail"] == ["storage"]
+    assert (told["schema"], told["ranks"], told["level"]) == (1, 2, "fail")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--nproc-per-node", "0"], "'0' is no number from 1 to 4096"),
+        (["--state", "4"], "'4' has no unit: write for example 4GB"),
+        (["--state=-1GB"], "is no size above 0"),
+        (["--step", "3"], "'3' has no unit"),
+        (["--metrics-port", "65536"], "is no TCP port"),
+        (["--hang-after", "soon"], "invalid float value: 'soon'"),
+        (["--hang-after", "-1"], "--hang-after -1 is not a time"),
+        (["extra"], "unrecognized arguments: extra"),
+    ],
+)
+def test_wrong_usage(flags, words, capsys):
+    assert doctor(flags) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_help_says_what_the_exit_status_means(capsys):
+    assert doctor(["--help"]) == 0
+    assert "1 a check failed, 2 wrong usage" in capsys.readouterr().out
