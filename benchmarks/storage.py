@@ -73,7 +73,7 @@ def main() -> int:
 @contextmanager
 def _saver(run_dir: RunDir, address: str) -> Iterator[None]:
     with subprocess.Popen(
-        [sys.executable, "-m", *companions.saver(run_dir.path, address)]
+        [sys.executable, "-m", *companions.saver(run_dir.path, address, 0.0)]
     ) as process:
         try:
             yield

@@ -21,14 +21,16 @@ from torch.utils.data import DataLoader
 from harness import events, exactness, session, settings
 from harness.arming import arm_from
 from harness.batches import Batches
+from harness.checkpoint.recollection import Recollection
 from harness.checkpoint.refusals import told_as_outage
 from harness.checkpoint.restore import choose
 from harness.checkpoint.save import Checkpointer
+from harness.checkpoint.whereabouts import whereabouts
 from harness.components import Protected
 from harness.drain import Drain
 from harness.enrolment import device_of, enrol, form_group, launched_by_us
 from harness.events import EXIT_CODES, Outcome, Tier
-from harness.intervals.begin import Overheard, begun
+from harness.intervals.begin import Overheard, begun, keeps_memory
 from harness.membership import Membership, another_client, connect, without_prefix
 from harness.observed import Evaluation
 from harness.points import Point, reach
@@ -234,6 +236,7 @@ class Job:
             self._check_switches()
             if step < total and self._cadence.at_boundary(step):
                 self._saver.every_steps = self._cadence.every(Tier.STORAGE)
+                self._saver.memory_every = self._cadence.every(Tier.MEMORY)
                 self._saver.at_step(step, self._protected.shared, self._own)
         drain.close()
         self._finish(step)
@@ -254,6 +257,9 @@ class Job:
         self._voice.tell(events.RestoreStarted())
         departures = self._store.departures()
         asked = self.settings.resume
+        # Before any attempt has begun there is nothing that one could have left.
+        savers = self._savers() if departures and self._keeps() else []
+        self._memory = Recollection(savers, self._store.run_id, self.rank, self.world_size)
         found = choose(
             self._store,
             another_client(self._messages),
@@ -263,10 +269,24 @@ class Job:
             resume=session.resume_from(asked, departures, self.attempt, restarts),
             recorder=self._voice,
             alive=self._voice.slot.beat,
+            memory=self._memory,
         )
-        at, tier = (0, None) if found is None else (found.step, Tier.STORAGE)
+        at, tier = (0, None) if found is None else (found.step, self._tier())
         self._voice.tell(events.StateFound(at, tier))
         return found
+
+    def _tier(self) -> Tier:
+        """Where the chosen state was."""
+        return Tier.STORAGE if self._memory.resumed is None else Tier.MEMORY
+
+    def _keeps(self) -> bool:
+        """There is to be a memory tier: someone holds what ranks leave."""
+        return bool(os.environ.get("HARNESS_SAVER")) and keeps_memory(self.settings)
+
+    def _savers(self) -> list[str]:
+        """Where memory may be held: at our saver, or at that of a launcher that was killed."""
+        mine, earlier = os.environ.get("HARNESS_SAVER", ""), whereabouts(self.run_dir)
+        return [address for address in (mine, earlier) if address]
 
     def _check_data(self) -> None:
         """Refuse, or say, that the place in the data will be in no checkpoint."""
@@ -296,7 +316,12 @@ class Job:
             self.device, self.world_size, exactness.reductions(self._settled)
         )
         self._cadence = begun(
-            self.settings, another_client(self._messages), self.run_dir, self._voice, self.rank
+            self.settings,
+            another_client(self._messages),
+            self.run_dir,
+            self._voice,
+            self.rank,
+            memory=self._keeps(),
         )
         self._saver = Checkpointer(
             self._store,
@@ -310,13 +335,16 @@ class Job:
             keep=self.settings.keep,
             slot=self._voice.slot,
             saver=os.environ.get("HARNESS_SAVER", ""),
+            memory_every=self._cadence.every(Tier.MEMORY) if self._keeps() else None,
+            memory=self._memory,
             vouch=self._watch.vouch,
         )
+        self._memory.close()
         if self.rank == 0:
             session.note_environment(self.run_dir, now)
         resumed = events.TrainingResumed(0, None, total_steps=total)
         if self._found is not None:
-            resumed = self._load(now, total)
+            resumed = self._load(now, total, self._tier())
         self._watch.start()
         self._found = None  # its tensors are as large as the state
         self._voice.tell(resumed)
@@ -324,7 +352,7 @@ class Job:
         self._step = resumed.step
         return resumed.step
 
-    def _load(self, now: Mapping[str, str], total: int) -> events.TrainingResumed:
+    def _load(self, now: Mapping[str, str], total: int, tier: Tier) -> events.TrainingResumed:
         """Put the chosen state in place, if it belongs here."""
         found = self._found
         if found.step > total:
@@ -342,7 +370,7 @@ class Job:
             exactness.restore_rng(rng)
         if self.settings.digest_every_steps:
             self._voice.write(events.StateDigested(found.step, self._digests()))
-        return events.TrainingResumed(found.step, Tier.STORAGE, found.saved_by, total)
+        return events.TrainingResumed(found.step, tier, found.saved_by, total)
 
     def _check_environment(self, saved: Mapping[str, str], now: Mapping[str, str]) -> None:
         """Refuse, or say, that the resumed run may differ in its bits from one that never stopped."""

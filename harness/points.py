@@ -26,6 +26,8 @@ class Point(StrEnum):
     STEP_END = "step.end"
     SAVE_COPY = "save.copy"
     """A part of the state is copied; the rest is not."""
+    SAVE_LABEL = "save.label"
+    """All of a rank's share is copied, and nothing says so yet."""
     SAVE_SHARD = "save.shard"
     """A shard is half written."""
     SAVE_BETWEEN = "save.between"

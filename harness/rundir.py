@@ -129,6 +129,11 @@ class RunDir:
         return self.path / "exporter.json"
 
     @property
+    def saver(self) -> Path:
+        """Where the saver listens that holds the run's memory; it may outlive the launcher."""
+        return self.path / "saver.json"
+
+    @property
     def launcher_log(self) -> Path:
         """What torch's agent and the launcher's helpers logged."""
         return self.logs / "launcher.log"

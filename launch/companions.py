@@ -64,9 +64,10 @@ def saver_address() -> str:
     return f"harness-saver-{secrets.token_hex(8)}"
 
 
-def saver(run_dir: Path, address: str) -> list[str]:
+def saver(run_dir: Path, address: str, linger_s: float) -> list[str]:
     """The command that makes copied states durable, and is told of them at `address`."""
-    return ["harness.checkpoint.saver", str(run_dir), "--address", address, "--with-parent"]
+    end = ["--with-parent", "--linger", str(linger_s)]
+    return ["harness.checkpoint.saver", str(run_dir), "--address", address, *end]
 
 
 def exporter(run_dir: Path, port: int | None) -> list[str]:

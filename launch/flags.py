@@ -17,6 +17,7 @@ DEFAULT_RESTARTS = 10
 DEFAULT_PREEMPTIONS = 100
 DEFAULT_WINDOW_S = 3600.0
 DEFAULT_GRACE_S = 60.0
+DEFAULT_LINGER_S = 600.0
 OF_TORCHRUN = {
     "nnodes": "one node: 1 is all that is supported yet",
     "max_restarts": f"restarts after failures within --restart-window (default: {DEFAULT_RESTARTS})",
@@ -144,11 +145,14 @@ def _add_launcher(group: argparse._ArgumentGroup) -> None:
     preemptions = "restarts within the window after ranks that SIGTERM ended: they are no failures"
     preemptions += f" (default: {DEFAULT_PREEMPTIONS})"
     grace = f"seconds for the last save after SIGTERM (default: {DEFAULT_GRACE_S:g})"
+    linger = "seconds for which copies in memory are held for the next launch after this one was"
+    linger += f" killed (default: {DEFAULT_LINGER_S:g})"
     preload = "modules to import once for all ranks, separated by commas"
     port = "port of /metrics; 0 takes a free one (default: 9464, or a free one where that is taken)"
     add("--restart-window", type=float, default=DEFAULT_WINDOW_S, metavar="S", help=window)
     add("--max-preemptions", type=int, default=DEFAULT_PREEMPTIONS, metavar="N", help=preemptions)
     add("--grace", type=float, default=DEFAULT_GRACE_S, metavar="S", help=grace)
+    add("--linger", type=float, default=DEFAULT_LINGER_S, metavar="S", help=linger)
     add("--preload", default="", metavar="MODULES", help=preload)
     add("--cold", action="store_true", help="start each rank as a fresh interpreter")
     add("--metrics-port", type=int, metavar="PORT", help=port)

@@ -203,7 +203,7 @@ class _Launcher:
 
     def _recipes(self) -> Iterator[Recipe]:
         path, address = self._run_dir.path, self._ranks.shared.saver
-        yield Recipe(SAVER, companions.saver(path, address), outlives=True)
+        yield Recipe(SAVER, companions.saver(path, address, self._asked.linger_s), outlives=True)
         if self._record.armed:
             yield Recipe(INJECTOR, companions.injector(path), may_finish=True)
         if self._asked.metrics:

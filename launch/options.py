@@ -63,6 +63,7 @@ class Options:
     hangs: watchdog.Limits | None
     """When a rank counts as hung; None if never."""
     grace_s: float
+    linger_s: float
     preload: tuple[str, ...]
     cold: bool
     faults: Path | None
@@ -89,6 +90,7 @@ def parse(argv: Sequence[str]) -> Options:
         limits=Limits(asked.max_restarts, int(asked.restart_window * NS), asked.max_preemptions),
         hangs=hangs(asked),
         grace_s=asked.grace,
+        linger_s=asked.linger,
         preload=tuple(name for name in asked.preload.split(",") if name),
         cold=asked.cold,
         faults=asked.faults,
@@ -155,7 +157,9 @@ def _refuse(asked: argparse.Namespace) -> None:
             f"--nnodes {asked.nnodes} is not supported yet: a run has one node, so use --nnodes 1"
         )
     mistakes += _no_times(
-        ("--grace", asked.grace, 0), ("--restart-window", asked.restart_window, 1)
+        ("--grace", asked.grace, 0),
+        ("--linger", asked.linger, 0),
+        ("--restart-window", asked.restart_window, 1),
     )
     mistakes += mistaken_hangs(asked)
     mistakes += [

@@ -4,14 +4,16 @@ The bytes lie as the files will hold them, headers and all, so that writing them
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from harness.checkpoint.memory import Memory
 from harness.checkpoint.shards import Piece, Spec
+from harness.checkpoint.slot import DATA, tear
 from harness.checkpoint.tell import warn
 from harness.checkpoint.tree import DTYPE_NAMES, DTYPES
 from harness.points import Point, reach
@@ -37,26 +39,60 @@ class Span:
     """Of all of it."""
 
 
-class Buffers:
-    """One rank's memory for its share; one save at a time may use it."""
+_NOTHING = torch.empty(0, dtype=torch.uint8)
 
-    def __init__(self) -> None:
-        self._memory: Memory | None = None
-        self._bytes = torch.empty(0, dtype=torch.uint8)
-        self._pinned = False
+
+@dataclass(slots=True)
+class _Slot:
+    memory: Memory | None = None
+    bytes: Tensor = _NOTHING
+    pinned: bool = False
+    step: int = -1
+    """Of the state that lies in it whole; -1 for none."""
+
+    def fit(self, needed: int, pinned: bool) -> None:
+        """Have `needed` bytes, all touched. Raises `OSError` where there is not that much memory."""
+        if self.memory is None or needed > self.memory.size_bytes:
+            self.let_go()
+            self.memory = Memory(needed)
+            self.bytes = torch.frombuffer(self.memory.view, dtype=torch.uint8)
+            self.bytes.zero_()  # touches every page
+        elif not len(self.bytes):
+            self.bytes = torch.frombuffer(self.memory.view, dtype=torch.uint8)
+        if pinned and not self.pinned:
+            self.pinned = pin(self.bytes)
+
+    def let_go(self) -> None:
+        """Before other memory takes its place."""
+        if self.pinned:
+            unpin(self.bytes)
+        self.bytes, self.memory, self.pinned, self.step = _NOTHING, None, False, -1
+
+
+class Buffers:
+    """One rank's memory for its share: slots in turn, the oldest first; one save at a time may hold one."""
+
+    def __init__(self, slots: int = 1) -> None:
+        self._slots = [_Slot() for _ in range(slots)]
         self._reserving: threading.Thread | None = None
 
     @property
     def size_bytes(self) -> int:
         """Bytes held, whether or not a save uses them."""
-        return self._bytes.numel()
+        return sum(slot.memory.size_bytes for slot in self._slots if slot.memory is not None)
 
-    def reserve(self, files: Sequence[Content], tensors: Mapping[str, Tensor]) -> None:
+    def adopt(self, found: Mapping[int, Memory], resumed: int | None, step: int) -> None:
+        """Go on with the memory of a rank before this one; slot `resumed` holds the state of `step`."""
+        for number, memory in found.items():
+            if number < len(self._slots):
+                slot = self._slots[number]
+                slot.memory, slot.step = memory, step if number == resumed else -1
+
+    def reserve(self, needed: int, tensors: Mapping[str, Tensor]) -> None:
         """Get the memory that `take` will need, in another thread, and touch all of it.
 
         The first copy into fresh memory takes five to eight times as long as any later one.
         """
-        _, needed = arranged(files)
         self._settle()
         self._reserving = threading.Thread(
             target=self._grow_ahead,
@@ -66,25 +102,51 @@ class Buffers:
         )
         self._reserving.start()
 
-    def take(
-        self, files: Sequence[Content], tensors: Mapping[str, Tensor]
-    ) -> tuple[list[Span], Memory]:
-        """Copy each file's bytes, now; they are the buffers' own until the next call.
+    def claim(
+        self, needed: int, tensors: Mapping[str, Tensor], busy: Memory | None = None
+    ) -> int | None:
+        """The slot that is copied to next, torn from now on; None if all that there are are `busy`.
 
         Raises `OSError` where there is not enough memory.
         """
-        spans, needed = arranged(files)
         self._settle()
-        self._grow(needed, _from_gpu(tensors))
-        assert self._memory is not None
+        free = [slot for slot in self._slots if slot.memory is None or slot.memory is not busy]
+        if not free:
+            return None
+        slot = min(free, key=lambda slot: slot.step)
+        slot.step = -1
+        slot.fit(needed, _from_gpu(tensors))
+        assert slot.memory is not None
+        tear(slot.memory.view)
+        return self._slots.index(slot)
+
+    def fill(
+        self,
+        number: int,
+        files: Sequence[Content],
+        spans: Sequence[Span],
+        tensors: Mapping[str, Tensor],
+        copy: "Copy",
+    ) -> "Copying":
+        """Copy each file's bytes to where they belong in a slot; done once what this gives has waited."""
+        memory = self.memory(number)
         for file, span in zip(files, spans, strict=True):
-            self._memory.view[span.begin : span.begin + span.header_bytes] = file.header
-        pairs = list(self._pairs(files, spans, tensors))
-        half = -(-len(pairs) // 2)
-        copy(pairs[:half])
-        reach(Point.SAVE_COPY)
-        copy(pairs[half:])
-        return spans, self._memory
+            memory.view[span.begin : span.begin + span.header_bytes] = file.header
+        return copy(list(self._pairs(number, files, spans, tensors)))
+
+    def memory(self, number: int) -> Memory:
+        """Of a slot that was claimed."""
+        memory = self._slots[number].memory
+        assert memory is not None
+        return memory
+
+    def held(self) -> dict[int, Memory]:
+        """The memory of each slot that has some."""
+        return {n: slot.memory for n, slot in enumerate(self._slots) if slot.memory is not None}
+
+    def whole(self, number: int, step: int) -> None:
+        """The state of `step` lies in the slot, and stays until a newer one does in another."""
+        self._slots[number].step = step
 
     def _settle(self) -> None:
         if self._reserving is not None:
@@ -93,35 +155,44 @@ class Buffers:
 
     def _grow_ahead(self, needed: int, pinned: bool) -> None:
         try:
-            self._grow(needed, pinned)
+            for slot in self._slots:
+                if slot.step < 0:
+                    slot.fit(needed, pinned)
         except OSError as error:  # the save itself will fail on it, and be told
             warn(f"there is no room for a copy of the state: {error}")
 
-    def _grow(self, needed: int, pinned: bool) -> None:
-        if needed <= self.size_bytes and self._memory is not None:
-            return
-        if self._pinned:
-            unpin(self._bytes)
-        self._bytes = torch.empty(0, dtype=torch.uint8)
-        self._memory = None  # let go of the old one first
-        self._memory = Memory(needed)
-        self._bytes = (
-            torch.frombuffer(self._memory.view, dtype=torch.uint8) if needed else self._bytes
-        )
-        self._bytes.zero_()  # touches every page
-        self._pinned = pinned and pin(self._bytes)
-
     def _pairs(
-        self, files: Sequence[Content], spans: Sequence[Span], tensors: Mapping[str, Tensor]
+        self,
+        number: int,
+        files: Sequence[Content],
+        spans: Sequence[Span],
+        tensors: Mapping[str, Tensor],
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Each piece's place in the memory, and its values."""
+        whole = self._slots[number].bytes
         for file, span in zip(files, spans, strict=True):
             position = span.begin + span.header_bytes
             for piece in file.pieces:
                 end = position + piece.part.size_bytes
-                raw = self._bytes[position:end].view(DTYPES[piece.part.dtype])
+                raw = whole[position:end].view(DTYPES[piece.part.dtype])
                 yield raw.view(piece.part.shape), rows(tensors[piece.name], piece)
                 position = end
+
+
+class Copying(Protocol):
+    """A copy that may still be under way."""
+
+    def wait(self) -> None:
+        """Come back once all values are there."""
+
+
+Copy = Callable[[Sequence[tuple[Tensor, Tensor]]], Copying]
+"""Copies each second tensor into the first, and may return before it is done."""
+
+
+class _Done:
+    def wait(self) -> None:
+        """See `Copying`."""
 
 
 def specs(tensors: Mapping[str, Tensor]) -> dict[str, Spec]:
@@ -132,8 +203,16 @@ def specs(tensors: Mapping[str, Tensor]) -> dict[str, Spec]:
     }
 
 
-def copy(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+def copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> Copying:
     """Copy each second tensor into the first; all values are there when this returns."""
+    half = -(-len(pairs) // 2)
+    _copied(pairs[:half])
+    reach(Point.SAVE_COPY)
+    _copied(pairs[half:])
+    return _Done()
+
+
+def _copied(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
     waits = False
     for target, source in pairs:
         target.copy_(source, non_blocking=True)
@@ -143,9 +222,9 @@ def copy(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
 
 
 def arranged(files: Sequence[Content]) -> tuple[list[Span], int]:
-    """Where each file lies, and how many bytes that takes."""
+    """Where in a slot each file lies, and where the last one ends."""
     spans: list[Span] = []
-    position = 0
+    position = DATA
     for file in files:
         size = len(file.header) + sum(piece.part.size_bytes for piece in file.pieces)
         spans.append(Span(position, len(file.header), size))

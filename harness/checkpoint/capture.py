@@ -12,13 +12,24 @@ import xxhash
 from torch import Tensor
 
 from harness.checkpoint import shards
-from harness.checkpoint.buffers import Buffers, Content, specs
+from harness.checkpoint.buffers import (
+    Buffers,
+    Content,
+    Copy,
+    Copying,
+    Span,
+    arranged,
+    copy,
+    specs,
+)
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.memory import Memory
 from harness.checkpoint.shards import Piece, Spec
 from harness.checkpoint.share import Shard, Share
+from harness.checkpoint.slot import put_label, room
 from harness.checkpoint.tell import said, warn
 from harness.checkpoint.tree import flatten
+from harness.points import Point, reach
 
 Tree = Callable[[], Any]
 """Gives a tree of the state, as it is now."""
@@ -55,55 +66,125 @@ def plan(shared: Any, own: Any, rank: int, world_size: int, shard_bytes: int) ->
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where a share lies in a slot, for one place."""
+
+    files: Sequence[Content]
+    spans: Sequence[Span]
+    share: Share
+    end: int
+    """Where the last file does."""
+    needed: int
+    """Bytes of the slot."""
+
+
+class Taken:
+    """A copy that was begun. Its memory stays as it is until the slot's next turn."""
+
+    def __init__(
+        self, share: Share, slot: int, memory: Memory, copying: Copying, label: Callable[[], None]
+    ) -> None:
+        self.share = share
+        self.slot = slot
+        self.memory = memory
+        self._copying = copying
+        self._label = label
+
+    def finish(self, *, label: bool) -> None:
+        """Wait until all values are there; with `label`, have the slot say what lies in it."""
+        self._copying.wait()
+        reach(Point.SAVE_LABEL)
+        if label:
+            self._label()
+
+
 class Copier:
     """Takes one rank's share at every save, into the same memory."""
 
-    def __init__(self, rank: int, world_size: int, run_id: str, shard_bytes: int) -> None:
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        run_id: str,
+        shard_bytes: int,
+        fingerprint: Mapping[str, str],
+        slots: int = 1,
+        copy: Copy = copy,
+    ) -> None:
         self.shard_bytes = shard_bytes
-        self.buffers = Buffers()
+        self.buffers = Buffers(slots)
+        self.copy = copy
         self._rank = rank
         self._world_size = world_size
         self._run_id = run_id
+        self._fingerprint = fingerprint
         self._reserved = False
 
     def reserve(self, shared: Tree, own: Tree) -> None:
-        """Get the memory for the first copy, in another thread, before that is due; once."""
+        """Get the memory for the first copies, in another thread, before they are due; once."""
         if self._reserved:
             return
         self._reserved = True
         try:
             planned = self._plan(shared, own)
-            self.buffers.reserve(self._contents(planned, _FAR), planned.tensors)
+            self.buffers.reserve(self._laid_out(planned, _FAR).needed, planned.tensors)
         except Exception as error:  # noqa: BLE001  # the save itself will fail, and be told
             warn(f"rank {self._rank} has a state that it will not be able to save: {said(error)}")
 
-    def take(self, place: Place, shared: Tree, own: Tree) -> tuple[Share, Memory]:
-        """Copy the share, now; where its bytes are stays as it is until the next call.
+    def take(
+        self, place: Place, shared: Tree, own: Tree, busy: Memory | None = None
+    ) -> Taken | None:
+        """Begin to copy the share, now; None if the only memory for it is `busy`.
 
         Raises `StateError` for a state that cannot be saved, `OSError` where there is no memory.
         """
         planned = self._plan(shared, own)
-        spans, memory = self.buffers.take(self._contents(planned, place), planned.tensors)
-        share = Share(
+        to = self._laid_out(planned, place)
+        slot = self.buffers.claim(to.needed, planned.tensors, busy)
+        if slot is None:
+            return None
+        memory = self.buffers.memory(slot)
+
+        def label() -> None:
+            put_label(
+                memory.view,
+                self._run_id,
+                place,
+                self._world_size,
+                to.end,
+                to.share,
+                self._fingerprint,
+            )
+            self.buffers.whole(slot, place.step)
+
+        copying = self.buffers.fill(slot, to.files, to.spans, planned.tensors, self.copy)
+        return Taken(to.share, slot, memory, copying, label)
+
+    def _plan(self, shared: Tree, own: Tree) -> Plan:
+        return plan(shared(), own(), self._rank, self._world_size, self.shard_bytes)
+
+    def _laid_out(self, planned: Plan, place: Place) -> _Layout:
+        files = self._contents(planned, place)
+        spans, end = arranged(files)
+        share = self._share(planned, spans)
+        return _Layout(files, spans, share, end, room(end, share, self._fingerprint))
+
+    def _share(self, planned: Plan, spans: Sequence[Span]) -> Share:
+        names = (
+            shards.file_name(self._rank, self._world_size, part)
+            for part in range(len(planned.parts))
+        )
+        return Share(
             rank=self._rank,
             shards=[
-                Shard(
-                    shards.file_name(self._rank, self._world_size, number),
-                    part,
-                    span.begin,
-                    span.header_bytes,
-                    span.size_bytes,
-                )
-                for number, (part, span) in enumerate(zip(planned.parts, spans, strict=True))
+                Shard(name, part, span.begin, span.header_bytes, span.size_bytes)
+                for name, part, span in zip(names, planned.parts, spans, strict=True)
             ],
             shared=_json(planned.shared) if self._rank == 0 else "",
             own=_json(planned.own),
             layout=planned.layout,
         )
-        return share, memory
-
-    def _plan(self, shared: Tree, own: Tree) -> Plan:
-        return plan(shared(), own(), self._rank, self._world_size, self.shard_bytes)
 
     def _contents(self, planned: Plan, place: Place) -> list[Content]:
         return [

@@ -3,9 +3,13 @@
 Rank 0 says for all when they turn; they never turn back within an attempt.
 """
 
+from collections.abc import Mapping
+from contextlib import suppress
+
 from harness.checkpoint.alone import Alone
 from harness.checkpoint.handover import Handover
 from harness.checkpoint.manifest import Place
+from harness.checkpoint.memory import Memory
 from harness.checkpoint.store import Store
 from harness.checkpoint.upkeep import sweep_own
 from harness.checkpoint.writer import Carrier, Flight, Verdict
@@ -18,6 +22,7 @@ class Carriers:
         self._alone = alone
         self._store = store
         self._rank = rank
+        self._saver = saver
         self._now: Carrier = saver or alone
         self._has_turned = False
         self.apart = saver is not None
@@ -26,8 +31,15 @@ class Carriers:
     def turn(self) -> None:
         """Save within the ranks from here on: the saver does not come back."""
         former, self._now = self._now, self._alone
-        self.apart, self._has_turned = False, True
+        self.apart, self._has_turned, self._saver = False, True, None
         former.close()
+
+    def keep(self, slots: Mapping[int, Memory], copied: int) -> None:
+        """Have the saver hold on to these memories; one that has gone is shown them next time."""
+        saver = self._saver
+        if saver is not None:
+            with suppress(OSError):
+                saver.keep(slots, copied)
 
     def carry(self, flight: Flight) -> Verdict:
         """See `Carrier`. The first one that is ours takes away what a dead saver left half written."""

@@ -91,7 +91,7 @@ def publish(
     """
     check_layouts([report.layout for report in reports])
     files = {name: record for report in reports for name, record in report.files.items()}
-    files[STATE] = store.write(f"{place.name}/{STATE}", [_state(reports)])
+    files[STATE] = store.write(f"{place.name}/{STATE}", [state_of(reports)])
     reach(Point.SAVE_MANIFEST)
     manifest = Manifest(
         schema=SCHEMA,
@@ -101,7 +101,7 @@ def publish(
         world_size=len(reports),
         fingerprint=fingerprint,
         files=files,
-        tensors=_merged(reports),
+        tensors=merged(reports),
     )
     written = store.write(f"{place.name}/{MANIFEST}", [encode_manifest(manifest)])
     reach(Point.SAVE_COMMIT)
@@ -131,12 +131,13 @@ def _check_lineage(store: Store, place: Place) -> Departure:
     return departures[place.attempt]
 
 
-def _state(reports: Sequence[Report]) -> bytes:
+def state_of(reports: Sequence[Report]) -> bytes:
+    """The state's JSON, out of all ranks' skeletons."""
     own = ",\n".join(report.own for report in reports)
     return f'{{"schema": {SCHEMA},\n"shared": {reports[0].shared},\n"own": [{own}]}}\n'.encode()
 
 
-def _merged(reports: Sequence[Report]) -> dict[str, TensorRecord]:
+def merged(reports: Sequence[Report]) -> dict[str, TensorRecord]:
     """Every tensor with the pieces of all ranks."""
     merged: dict[str, TensorRecord] = {}
     for report in reports:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from harness.checkpoint.collection import Collected, Next, decide
 from harness.checkpoint.commit import SaveError, check_layouts, publish
 from harness.checkpoint.manifest import FileRecord, Place
-from harness.checkpoint.share import Report, Shard, Share, report, write_shard
+from harness.checkpoint.share import Shard, Share, reports, write_shard
 from harness.checkpoint.store import Store
 from harness.checkpoint.tell import warn
 from harness.checkpoint.upkeep import discard, make_room, prune, sweep_own
@@ -48,6 +48,7 @@ class Part:
     share: Share | None
     failure: str | None
     memory: memoryview
+    slot: int
 
 
 @dataclass(slots=True)
@@ -119,7 +120,7 @@ class Crew:
                 save = Save(handed.number, handed.place, time.monotonic())
                 self._saves[handed.number] = save
                 threading.Thread(target=self._see_through, args=(save,), daemon=True).start()
-            save.parts[rank] = Part(share, handed.failure, memory)
+            save.parts[rank] = Part(share, handed.failure, memory, handed.slot)
             self._changed.notify_all()
 
     def give_up(self, number: int, reason: str) -> None:
@@ -150,6 +151,12 @@ class Crew:
         """True if no rank is connected and nothing is in flight."""
         with self._changed:
             return not self._members and not self._saves
+
+    def writes_from(self, rank: int, slot: int) -> bool:
+        """True if a save in flight lies in that memory."""
+        with self._changed:
+            parts = [save.parts.get(rank) for save in self._saves.values()]
+        return any(part is not None and part.slot == slot for part in parts)
 
     def store(self) -> Store:
         """The run's storage, as the run's settings have it in this attempt."""
@@ -233,7 +240,7 @@ class Crew:
         return publish(
             store,
             save.place,
-            _reports(shares, [job[1].name for job in jobs], written),
+            reports(shares, [job[1].name for job in jobs], written),
             self.hello.fingerprint,
             lambda: self._may_commit(save),
         )
@@ -290,10 +297,3 @@ def _fits(shard: Shard, memory: memoryview) -> bool:
 def _go_on(save: Save) -> None:
     if save.stopped:
         raise SaveError(save.stopped)
-
-
-def _reports(shares: list[Share], names: list[str], written: list[FileRecord]) -> list[Report]:
-    files = dict(zip(names, written, strict=True))
-    return [
-        report(share, {shard.name: files[shard.name] for shard in share.shards}) for share in shares
-    ]

@@ -9,15 +9,27 @@ from collections.abc import Callable
 
 from harness.checkpoint.crew import Crew, Member
 from harness.checkpoint.memory import seen
+from harness.checkpoint.shelf import Shelf
 from harness.checkpoint.store import Store
 from harness.checkpoint.tell import said, warn
 from harness.checkpoint.upkeep import sweep
-from harness.checkpoint.wire import Ended, GivenUp, Handed, Hello, Line
+from harness.checkpoint.wire import (
+    Asked,
+    Copied,
+    Enough,
+    GivenUp,
+    Handed,
+    Hello,
+    Lent,
+    Line,
+    Relieved,
+)
 from harness.events import Event
 
 _FRAME_TIMEOUT_S = 30.0
 """How long half a message may take to become whole."""
 _ABANDON_S = 3.0
+_SEALED_WITHIN_S = 30.0
 
 
 class Desk:
@@ -35,6 +47,9 @@ class Desk:
         self._tell = tell
         self._lock = threading.Lock()
         self._crews: dict[int, Crew] = {}
+        self.shelf = Shelf(tell)
+        self.relieved = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        """Readable once another saver has taken over what this one holds."""
 
     def admit(self, connection: socket.socket) -> None:
         """Serve a connection, in a thread of its own."""
@@ -71,25 +86,51 @@ class Desk:
     def _converse(self, line: Line, member: Member) -> None:
         """Raises `EOFError` in the end, and `OSError` or `ValueError` for what is none of ours."""
         hello, _ = line.receive()
-        if not isinstance(hello, Hello) or hello.run_id != self._run_id:
+        if not isinstance(hello, Hello | Asked) or hello.run_id != self._run_id:
             raise ValueError(f"{hello!r:.200} is not how a rank of run {self._run_id!r} begins")
+        if isinstance(hello, Asked):
+            self._lend(line, hello)
+            return
         crew = self._joined(hello, member)
-        memory = memoryview(b"")
         try:
-            while _arrives(line, member.pidfd):
-                message, descriptor = line.receive()
-                if descriptor is not None:
-                    memory = seen(descriptor)
-                match message:
-                    case Handed():
-                        crew.take(hello.rank, message, memory)
-                    case GivenUp():
-                        crew.give_up(message.number, message.reason)
-                    case Hello() | Ended():
-                        raise ValueError(f"{type(message).__name__} is not for a rank to say here")
+            self._attend(line, member, hello, crew)
         finally:
             crew.part(hello.rank, member)
             self._forget_what_is_over()
+
+    def _attend(self, line: Line, member: Member, hello: Hello, crew: Crew) -> None:
+        """Take what a rank says until it has gone."""
+        memories: dict[int, memoryview] = {}
+        while _arrives(line, member.pidfd):
+            message, descriptor = line.receive()
+            if descriptor is not None and isinstance(message, Handed | Copied):
+                memories[message.slot] = self._held(hello, message.slot, descriptor)
+            match message:
+                case Handed():
+                    crew.take(hello.rank, message, memories.get(message.slot, memoryview(b"")))
+                case Copied():
+                    self.shelf.note(hello.rank, message.slot, fresh=message.fresh)
+                case GivenUp():
+                    crew.give_up(message.number, message.reason)
+                case _:
+                    raise ValueError(f"{type(message).__name__} is not for a rank to say here")
+
+    def _held(self, hello: Hello, slot: int, descriptor: int) -> memoryview:
+        """A rank's memory, held after its end if that is what it is for."""
+        if not hello.keeps:
+            return seen(descriptor)
+        return self.shelf.put(hello.rank, slot, descriptor)
+
+    def _lend(self, line: Line, asked: Asked) -> None:
+        """Give what is held of the memories that are asked for."""
+        crews = self._all()
+        for (rank, slot), held in self.shelf.lend(asked.rank, _SEALED_WITHIN_S):
+            busy = held.busy or any(crew.writes_from(rank, slot) for crew in crews)
+            line.send(Lent(rank, slot, busy), held.descriptor)
+        line.send(Enough())
+        message, _ = line.receive()
+        if isinstance(message, Relieved):
+            os.eventfd_write(self.relieved, 1)
 
     def _joined(self, hello: Hello, member: Member) -> Crew:
         """The attempt that a rank now belongs to. A newer one takes over from all others."""

@@ -21,6 +21,8 @@ class Do(StrEnum):
 
     READ = "read"
     """Read and verify your files of `place`, and report."""
+    RECALL = "recall"
+    """Verify what you have of `place` in memory, and report."""
     BUILD = "build"
     """All was read: make your state of it, and report."""
     TAKE = "take"
@@ -73,12 +75,13 @@ def follow(channel: Channel, reader: Reader, here: Here, deadline_s: float) -> F
         said = hear(channel, f"word/{number}", 2 * deadline_s)
         word = msgspec.json.decode(said, type=Word)
         match word.do:
-            case Do.READ:
+            case Do.READ | Do.RECALL:
                 place = Place.parse(word.place)
                 assert place is not None, word
                 found.clear()
                 ranks = next(ranks for ranks in word.nodes if here.rank in ranks)
-                report = tried(here.rank, lambda: reader.read(place, number, ranks))  # noqa: B023
+                act = reader.read if word.do is Do.READ else reader.recall
+                report = tried(here.rank, lambda: act(place, number, ranks))  # noqa: B023
                 channel.append(f"reports/{number}", msgspec.json.encode(report))
             case Do.BUILD:
                 report = tried(here.rank, lambda: found.append(reader.build()))

@@ -5,13 +5,14 @@ A saver that has gone fails the save in flight and nothing else; the next one as
 
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.memory import Memory
 from harness.checkpoint.store import Store
 from harness.checkpoint.tell import Spokesman, said
-from harness.checkpoint.wire import Ended, GivenUp, Handed, Hello, Line
+from harness.checkpoint.wire import Copied, Ended, GivenUp, Handed, Hello, Line, Message
 from harness.checkpoint.writer import Flight, Verdict
 
 _SEND_TIMEOUT_S = 10.0
@@ -28,8 +29,9 @@ class Handover:
         self._spokesman = spokesman
         self._connecting = threading.RLock()
         self._line: Line | None = None
-        self._seen: Memory | None = None
-        """The memory that the saver has."""
+        self._lending = threading.Lock()
+        self._lent: dict[int, Memory] = {}
+        """The memories that the saver at the other end has, by slot."""
         self._absent_since_s = time.monotonic()
 
     def carry(self, flight: Flight) -> Verdict:
@@ -50,6 +52,13 @@ class Handover:
     def excuse(self, number: int, place: Place, failure: str) -> None:
         """See `Carrier`. A saver that has gone does not wait for us."""
         self._say(Handed(number, place, None, failure))
+
+    def keep(self, slots: Mapping[int, Memory], copied: int) -> None:
+        """Have the saver hold on to all `slots`, the last of which was `copied` to. Raises `OSError`."""
+        line = self._connected()
+        for slot, memory in slots.items():
+            if slot == copied or self._lent.get(slot) is not memory:
+                self._send(line, Copied(slot, slot == copied), slot, memory)
 
     def absent_s(self) -> float:
         """See `Carrier`."""
@@ -90,13 +99,20 @@ class Handover:
                 return
             line.close()
             self._absent_since_s = time.monotonic()
-            self._line = self._seen = None
+            self._line = None
+            self._lent.clear()
 
     def _hand(self, line: Line, flight: Flight) -> None:
-        fresh = flight.memory is not None and flight.memory is not self._seen
-        descriptor = flight.memory.descriptor if fresh and flight.memory is not None else None
-        line.send(Handed(flight.number, flight.place, flight.share, flight.failure), descriptor)
-        self._seen = flight.memory or self._seen
+        message = Handed(flight.number, flight.place, flight.share, flight.failure, flight.slot)
+        self._send(line, message, flight.slot, flight.memory)
+
+    def _send(self, line: Line, message: Message, slot: int, memory: Memory | None) -> None:
+        """Send what is said of a slot; with its memory, where this saver has not got that yet."""
+        with self._lending:
+            fresh = memory is not None and self._lent.get(slot) is not memory
+            line.send(message, memory.descriptor if memory is not None and fresh else None)
+            if memory is not None and line is self._line:
+                self._lent[slot] = memory
 
     def _heard(self, line: Line, flight: Flight) -> Verdict:
         """Wait for the saver's word on the save, but not for ever. Raises `OSError`, `EOFError`."""

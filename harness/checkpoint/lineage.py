@@ -17,6 +17,8 @@ class Departure:
     """The attempt that had saved the state it resumed from; None started from nothing."""
     step: int
     """Finished steps of that state; 0 from nothing."""
+    memory: bool = False
+    """That state was in memory; none of the parent's may ever have been committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +61,15 @@ def chain(departures: Mapping[int, Departure]) -> Chain:
         attempt = departure.parent
         limits[attempt] = departure.step
     return Chain(newest, limits)
+
+
+def was_committed(departures: Mapping[int, Departure]) -> bool:
+    """True if the newest attempt descends from a state that was committed."""
+    attempt = max(departures, default=0)
+    while (departure := departures.get(attempt)) is not None:
+        if departure.parent is None or departure.parent >= attempt:
+            return False
+        if not departure.memory:
+            return True
+        attempt = departure.parent
+    return False

@@ -12,18 +12,37 @@ _NAME = "harness-copy"
 
 
 class Memory:
-    """Bytes of this process. Raises `OSError` where there is not that much memory."""
+    """Bytes of this process, or of one before it. Raises `OSError` where there is not that much memory."""
 
     def __init__(self, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-        self.descriptor = os.memfd_create(_NAME, flags)
-        weakref.finalize(self, os.close, self.descriptor)
+        self._own(os.memfd_create(_NAME, flags))
         length = max(size_bytes, mmap.PAGESIZE)
         # Room now, or an error that can be told: a first touch without is SIGBUS.
         os.posix_fallocate(self.descriptor, 0, length)
         fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-        self._mapped = mmap.mmap(self.descriptor, length)
+        self._map(length, size_bytes)
+
+    @classmethod
+    def of(cls, descriptor: int) -> "Memory":
+        """The memory of another process, to write to from here on; the descriptor is ours from now.
+
+        Raises `ValueError` for one that its owner could shrink.
+        """
+        memory = cls.__new__(cls)
+        memory._own(descriptor)
+        _check_kept(descriptor)
+        size = os.fstat(descriptor).st_size
+        memory._map(size, size, mmap.MAP_POPULATE)
+        return memory
+
+    def _own(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        weakref.finalize(self, os.close, descriptor)
+
+    def _map(self, length: int, size_bytes: int, flags: int = 0) -> None:
+        self.size_bytes = size_bytes
+        self._mapped = mmap.mmap(self.descriptor, length, mmap.MAP_SHARED | flags)
         self.view = memoryview(self._mapped)[:size_bytes]
 
 
@@ -33,8 +52,12 @@ def seen(descriptor: int) -> memoryview:
     Closes the descriptor. Raises `ValueError` for one that its owner could shrink under the reader.
     """
     try:
-        if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
-            raise ValueError("memory that may shrink is not read: a read past its end is SIGBUS")
+        _check_kept(descriptor)
         return memoryview(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ))
     finally:
         os.close(descriptor)
+
+
+def _check_kept(descriptor: int) -> None:
+    if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+        raise ValueError("memory that may shrink is not read: a read past its end is SIGBUS")

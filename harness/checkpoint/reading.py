@@ -9,12 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from harness.checkpoint.arena import Address, Arena
+from harness.checkpoint.arena import Address, Arena, spans
 from harness.checkpoint.audit import manifest_of, told_as_damage
 from harness.checkpoint.division import readers
 from harness.checkpoint.load import Found, read, take
-from harness.checkpoint.manifest import Manifest, Place, UnansweredError
+from harness.checkpoint.manifest import STATE, Manifest, Place, UnansweredError
 from harness.checkpoint.messages import Channel
+from harness.checkpoint.recollection import Recollection
 from harness.checkpoint.store import Store
 
 
@@ -38,8 +39,10 @@ class Reader:
         rank: int,
         deadline_s: float,
         alive: Callable[[], None],
+        memory: Recollection,
     ) -> None:
         self._store = store
+        self.memory = memory
         self._channel = channel
         self._rank = rank
         self._deadline_s = deadline_s
@@ -62,6 +65,7 @@ class Reader:
         `SilenceError` if the first of `ranks`, which makes the memory, is not heard of.
         """
         self.close()
+        self.memory.resumed = None
         key = f"arena/{number}/{ranks[0]}"
         if self._rank == ranks[0]:
             self._arena = self._made(place, key, ranks, manifest)
@@ -72,6 +76,27 @@ class Reader:
             sizes = {name: file.size for name, file in self._arena.manifest.files.items()}
             mine = readers(sizes, ranks)[self._rank]
             read(self._store, place, self._arena, mine, self._alive)
+
+    def recall(
+        self,
+        place: Place,
+        number: int,
+        ranks: Sequence[int],
+        known: tuple[Manifest, bytes] | None = None,
+    ) -> None:
+        """Take this rank's share out of memory; otherwise as `read`. Rank 0 has what is `known` of all."""
+        self.close()
+        key = f"arena/{number}/{ranks[0]}"
+        if known is None:
+            self._arena = self._joined(key, ranks)
+        else:
+            manifest, state = known
+            self._arena = self._made(place, key, ranks, manifest)
+            where = spans(manifest, self._arena.layout)
+            self._arena.sink(where[STATE])(0, memoryview(state))
+        self._place = place
+        if self._arena is not None:
+            self.memory.pour(place, self._arena)
 
     def build(self) -> Found:
         """The state of this rank, out of what all have read. Raises `DamagedError`."""

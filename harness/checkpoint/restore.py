@@ -5,31 +5,25 @@ damaged is set aside. It all happens through messages, before any collective, so
 left waiting in one.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-import msgspec
-
+from harness.checkpoint.assembly import Assembly
 from harness.checkpoint.audit import (
     is_sound,
-    manifest_of,
     set_aside,
     told_as_damage,
     verify,
     was_set_aside,
 )
-from harness.checkpoint.follow import Do, Here, Report, Word, follow, hear, tried
-from harness.checkpoint.lineage import Chain
+from harness.checkpoint.follow import Do, Here, Report, Word, follow, tried
+from harness.checkpoint.lineage import Chain, was_committed
 from harness.checkpoint.load import Found
-from harness.checkpoint.manifest import (
-    DamagedError,
-    Manifest,
-    NewerError,
-    Place,
-    UnansweredError,
-)
+from harness.checkpoint.manifest import DamagedError, Place, UnansweredError
 from harness.checkpoint.messages import Channel, Messages
 from harness.checkpoint.reading import Reader, this_node
 from harness.checkpoint.recall import recall
+from harness.checkpoint.recollection import Recollection
 from harness.checkpoint.refusals import OutageError, RestoreError, told_as_outage
 from harness.checkpoint.store import Store, record_of
 from harness.checkpoint.tell import Records, said, warn
@@ -48,6 +42,7 @@ def choose(
     deadline_s: float = 600.0,
     node: str | None = None,
     alive: Callable[[], None] = lambda: None,
+    memory: Recollection | None = None,
 ) -> Found | None:
     """The state that all ranks resume from, or None to start from nothing; recorded as lineage.
 
@@ -59,17 +54,27 @@ def choose(
     reach(Point.RESTORE)
     channel = Channel(messages, f"restore-{attempt}/")
     here = Here(rank, this_node() if node is None else node)
-    with Reader(store, channel, rank, deadline_s, alive) as reader:
+    memory = memory or Recollection((), store.run_id, rank, world_size)
+    with Reader(store, channel, rank, deadline_s, alive, memory) as reader:
         if rank != 0:
             return follow(channel, reader, here, deadline_s)
-        leader = _Leader(store, channel, reader, here, world_size, attempt, recorder, deadline_s)
+        ranks = Assembly(store, channel, reader, here, world_size, deadline_s)
+        leader = _Leader(store, ranks, memory, attempt, recorder)
         try:
             with told_as_outage(store.root):
                 return leader.choose(resume)
         except BaseException as error:
             do = Do.TRY_LATER if isinstance(error, OutageError) else Do.FAIL
-            leader.say(Word(do, error=str(error) or type(error).__name__))
+            ranks.say(Word(do, error=str(error) or type(error).__name__))
             raise
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Candidate:
+    """A state that may be resumed from; of one step and attempt, the one in memory comes first."""
+
+    place: Place
+    memory: bool = False
 
 
 class _Leader:
@@ -78,31 +83,16 @@ class _Leader:
     def __init__(
         self,
         store: Store,
-        channel: Channel,
-        reader: Reader,
-        here: Here,
-        world_size: int,
+        ranks: Assembly,
+        memory: Recollection,
         attempt: int,
         recorder: Records,
-        deadline_s: float,
     ) -> None:
         self._store = store
-        self._channel = channel
-        self._reader = reader
-        self._here = here
-        self._world_size = world_size
+        self._ranks = ranks
+        self._memory = memory
         self._attempt = attempt
         self._recorder = recorder
-        self._deadline_s = deadline_s
-        self._words = 0
-        self._nodes: Sequence[Sequence[int]] = ()
-
-    def say(self, word: Word) -> int:
-        """Tell all ranks what comes next; the word's number."""
-        number = self._words
-        self._channel.post(f"word/{number}", msgspec.json.encode(word))
-        self._words += 1
-        return number
 
     def choose(self, resume: str) -> Found | None:
         committed = self._committed()
@@ -112,18 +102,34 @@ class _Leader:
                 raise self._lost(unknown[-1])
         chain = self._store.chain(below=self._attempt)
         accepted = [place for place in committed if chain.accepts(place.step, place.attempt)]
-        candidates = [
-            place
-            for place in reversed(accepted)
+        stored = [
+            Candidate(place)
+            for place in accepted
             if resume == "auto" or (resume != "fresh" and place.step == int(resume))
         ]
-        found = self._newest_whole(candidates)
-        if found is None and resume != "fresh":
+        kept = self._remembered(chain) if resume == "auto" else []
+        chosen = self._newest_whole(sorted([*stored, *kept], reverse=True))
+        if chosen is None and resume != "fresh":
             self._refuse_nothing(resume, chain, accepted, committed)
-        parent, step = (None, 0) if found is None else (found.saved_by, found.step)
-        self._store.record_lineage(self._attempt, parent, step)
-        self.say(Word(Do.NOTHING if found is None else Do.TAKE))
-        return found
+        self._record(chosen)
+        self._ranks.say(Word(Do.NOTHING if chosen is None else Do.TAKE))
+        return None if chosen is None else chosen[1]
+
+    def _record(self, chosen: tuple[Candidate, Found] | None) -> None:
+        if chosen is None:
+            self._store.record_lineage(self._attempt, None, 0)
+            return
+        candidate, found = chosen
+        self._store.record_lineage(self._attempt, found.saved_by, found.step, candidate.memory)
+
+    def _remembered(self, chain: Chain) -> list[Candidate]:
+        """States on the chain that all ranks have in memory; it is all on one node, or nowhere."""
+        places = [
+            place for place in self._memory.places() if chain.accepts(place.step, place.attempt)
+        ]
+        if places and len(self._ranks.nodes()) > 1:
+            return []
+        return [Candidate(place, memory=True) for place in places]
 
     def _lost(self, attempt: int) -> RestoreError:
         record = self._store.path(record_of(attempt))
@@ -139,18 +145,37 @@ class _Leader:
         noted = self._store.noted_newest(listed)
         return sorted(listed if noted is None else listed | {noted})
 
-    def _newest_whole(self, candidates: list[Place]) -> Found | None:
-        for place in candidates:
-            if self._was_set_aside(place):
-                continue
-            found: list[Found] = []
+    def _newest_whole(self, candidates: list[Candidate]) -> tuple[Candidate, Found] | None:
+        for candidate in candidates:
+            found = self._recalled if candidate.memory else self._whole
+            if state := found(candidate.place):
+                return candidate, state
+        return None
+
+    def _recalled(self, place: Place) -> Found | None:
+        """The state of `place` out of memory. Whatever is wrong with that, there is another."""
+        found: list[Found] = []
+        bad = self._ranks.recall(place) or self._ranks.build(found)
+        if bad is None:
+            return found[0]
+        reason = f"in memory, rank {bad.rank}: {bad.outage or bad.reason}"
+        rejection = bad.rejection or Rejection.UNREADABLE
+        self._recorder.write(CheckpointRejected(place.step, place.attempt, rejection, reason))
+        warn(f"walked past {place.name} ({rejection}): {reason}")
+        return None
+
+    def _whole(self, place: Place) -> Found | None:
+        """The state of `place` out of the storage, if it is what was committed."""
+        if self._was_set_aside(place):
+            return None
+        found: list[Found] = []
+        bad = self._tried(place, found)
+        if bad is not None and bad.may_pass:
+            self._check_answers(place)
             bad = self._tried(place, found)
-            if bad is not None and bad.may_pass:
-                self._check_answers(place)
-                bad = self._tried(place, found)
-            if bad is None:
-                return found[0]
-            self._reject(place, bad)
+        if bad is None:
+            return found[0]
+        self._reject(place, bad)
         return None
 
     def _tried(self, place: Place, found: list[Found]) -> Report | None:
@@ -159,7 +184,7 @@ class _Leader:
         Raises `OutageError` where a rank cannot tell: then nobody walks back.
         """
         found.clear()
-        bad = self._read(place) or self._build(found)
+        bad = self._ranks.read(place) or self._ranks.build(found)
         if bad is not None and bad.outage:
             raise self._unanswered(place, bad)
         return bad
@@ -180,62 +205,6 @@ class _Leader:
             f" {report.outage or report.reason}): that is no damage, so nothing older is resumed from;"
             " launch it again once that has passed, or name another step (--resume STEP)"
         )
-
-    def _read(self, place: Place) -> Report | None:
-        """Let all ranks read `place`; the first report that it cannot be used, or None."""
-        manifest: list[Manifest] = []
-        alone = tried(0, lambda: manifest.append(self._manifest_of(place)))
-        if not manifest:  # no need to have every rank find that out
-            return alone
-        nodes = self._grouped()
-        number = self.say(Word(Do.READ, place.name, nodes))
-        mine = tried(0, lambda: self._reader.read(place, number, nodes[0], manifest[0]))
-        bad = self._worst(number, mine)
-        self._channel.forget(f"arena/{number}/{ranks[0]}" for ranks in nodes)
-        return bad
-
-    def _manifest_of(self, place: Place) -> Manifest:
-        """As audit has it. Raises `RestoreError` for one that is whole: walking past it would lose work."""
-        try:
-            return manifest_of(self._store, place)
-        except NewerError as error:
-            raise RestoreError(
-                f"{place.name} in {self._store.root} was saved by a newer version of this library"
-                f" ({error.reason}): resume with that version, or name an older step (--resume STEP)"
-            ) from error
-
-    def _build(self, found: list[Found]) -> Report | None:
-        """Let all ranks make their state of what was read; likewise."""
-        number = self.say(Word(Do.BUILD))
-        return self._worst(number, tried(0, lambda: found.append(self._reader.build())))
-
-    def _grouped(self) -> Sequence[Sequence[int]]:
-        """The ranks of each node; rank 0 is the first of the first."""
-        if not self._nodes:
-            ranks: dict[str, list[int]] = {}
-            said = (msgspec.json.decode(word, type=Here) for word in self._all("here"))
-            for here in sorted([self._here, *said], key=lambda here: here.rank):
-                ranks.setdefault(here.node, []).append(here.rank)
-            self._nodes = list(ranks.values())
-        return self._nodes
-
-    def _worst(self, number: int, mine: Report) -> Report | None:
-        """Of all reports on a word the first, by rank, of something that does not serve.
-
-        One of an outage comes before all: another rank's damage may be of the same making.
-        """
-        others = [msgspec.json.decode(word, type=Report) for word in self._all(f"reports/{number}")]
-        reports = sorted([mine, *others], key=lambda report: (not report.outage, report.rank))
-        return next((it for it in reports if it.outage or it.rejection is not None), None)
-
-    def _all(self, key: str) -> list[bytes]:
-        """What every other rank has to say, in the order in which they said it."""
-        words = [
-            hear(self._channel, f"{key}/{place}", self._deadline_s)
-            for place in range(1, self._world_size)
-        ]
-        self._channel.forget_list(key, self._world_size - 1)
-        return words
 
     # ── what is walked past ─────────────────────────────────────────────────────────────────
 
@@ -275,7 +244,7 @@ class _Leader:
         """Raise `RestoreError` unless a start from nothing is what this run should do."""
         if resume == "auto":
             departures = self._store.departures(below=self._attempt)
-            began = chain.newest is None or departures[chain.newest].parent is None
+            began = not was_committed(departures)
             if not accepted and began and (chain.newest is not None or not committed):
                 return
             raise RestoreError(

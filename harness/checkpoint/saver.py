@@ -1,9 +1,10 @@
 """The saver: a process beside the ranks of a node that turns copied states into durable checkpoints.
 
-    python -m harness.checkpoint.saver RUN_DIR --address NAME [--with-parent]
+    python -m harness.checkpoint.saver RUN_DIR --address NAME [--with-parent] [--linger S]
 
-It outlives the ranks, so that a save which they had handed over whole still ends. It imports no torch,
-and gives way to whoever computes.
+It outlives the ranks, so that a save which they had handed over whole still ends, and a launcher that
+was killed, so that the next one finds what is in memory. It imports no torch, and gives way to whoever
+computes.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -21,7 +23,9 @@ from harness import settings
 from harness.arming import arm_from
 from harness.checkpoint.desk import Desk
 from harness.checkpoint.store import Store
+from harness.checkpoint.succession import relieve, take_over
 from harness.checkpoint.tell import record
+from harness.checkpoint.whereabouts import announce, whereabouts
 from harness.checkpoint.wire import listener
 from harness.events import Event
 from harness.recorder import Recorder
@@ -37,7 +41,8 @@ _WRITER = "saver-0"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until asked to leave, or until the parent has gone."""
     asked = _parser().parse_args(arguments)
-    parents = [os.pidfd_open(os.getppid())] if asked.with_parent else []
+    parent = os.getppid()
+    parents = [os.pidfd_open(parent)] if asked.with_parent else []
     run_dir = RunDir.at(asked.run_dir)
     found = settings.read(run_dir.settings)
     if found is None:
@@ -47,21 +52,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arm_from(os.environ, "saver", run_dir)
     with _recorder(run_dir, found.run_id) as log:
         desk = Desk(found.run_id, lambda: _store(run_dir, found.run_id), _teller(log))
+        leave = _asked_to_leave()
+        earlier = take_over(desk.shelf, whereabouts(run_dir), asked.address, found.run_id)
         with closing(listener(asked.address)) as listening:
-            _serve(desk, listening, [_asked_to_leave(), *parents])
+            announce(run_dir, asked.address)
+            relieve(earlier)
+            _serve(desk, listening, [leave, *parents])
+            if parents and os.getppid() != parent:
+                _linger(desk, listening, leave, asked.linger)
         ended = desk.leave(LEAVES_WITHIN_S)
     sys.stderr.flush()
     os._exit(0 if ended else 1)  # a thread may be stuck in the storage: it is not waited for
 
 
-def _serve(desk: Desk, listening: socket.socket, ends: Sequence[int]) -> None:
-    """Admit whoever connects, until one of `ends` becomes readable."""
+def _serve(
+    desk: Desk, listening: socket.socket, ends: Sequence[int], within_s: float | None = None
+) -> bool:
+    """Admit whoever connects until one of `ends` becomes readable; False if none is `within_s`."""
     watch = select.poll()
     for one in (listening.fileno(), *ends):
         watch.register(one, select.POLLIN)
-    while not {descriptor for descriptor, _ in watch.poll()} & set(ends):
+    until_s = None if within_s is None else time.monotonic() + within_s
+    while True:
+        left_ms = None if until_s is None else max(0.0, until_s - time.monotonic()) * 1000
+        ready = {descriptor for descriptor, _ in watch.poll(left_ms)}
+        if not ready or ready & set(ends):
+            return bool(ready)
         with suppress(OSError):  # whoever wanted in is gone
             desk.admit(listening.accept()[0])
+
+
+def _linger(desk: Desk, listening: socket.socket, leave: int, linger_s: float) -> None:
+    """Hold what is in memory for the next launcher: until it has that, or somebody ends this, or a while."""
+    with suppress(BlockingIOError):
+        os.read(leave, 64)  # the parent's death has asked to leave, too
+    if linger_s > 0 and not desk.shelf.is_empty:
+        _serve(desk, listening, [leave, desk.relieved], linger_s)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,6 +96,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--address", required=True, help="name of the abstract socket to listen at")
     parser.add_argument(
         "--with-parent", action="store_true", help="leave when the process that started it dies"
+    )
+    parser.add_argument(
+        "--linger",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="seconds for which it then still holds what is in memory (default: 0)",
     )
     return parser
 

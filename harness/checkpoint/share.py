@@ -96,6 +96,16 @@ def report(share: Share, files: Mapping[str, FileRecord]) -> Report:
     return Report(share.rank, None, files, tensors, share.shared, share.own, share.layout)
 
 
+def reports(
+    shares: Sequence[Share], names: Sequence[str], written: Sequence[FileRecord]
+) -> list[Report]:
+    """The same for all ranks; `names` are those of all files, in the order of `written`."""
+    files = dict(zip(names, written, strict=True))
+    return [
+        report(share, {shard.name: files[shard.name] for shard in share.shards}) for share in shares
+    ]
+
+
 def _portions(content: memoryview, go_on: Callable[[], None] | None) -> Iterator[memoryview]:
     half, end = len(content) // 2, len(content)
     for start, stop in ((0, half), (half, end)):

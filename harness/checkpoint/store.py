@@ -10,7 +10,7 @@ import secrets
 import socket
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from types import UnionType
 from typing import Any
 
@@ -131,9 +131,11 @@ class Store(Vault):
         who = {"host": socket.gethostname(), "pid": os.getpid(), "nonce": secrets.token_hex(8)}
         return sealed({"schema": SCHEMA, "run_id": self.run_id, "attempt": attempt, **who})
 
-    def record_lineage(self, attempt: int, parent: int | None, step: int) -> None:
+    def record_lineage(
+        self, attempt: int, parent: int | None, step: int, memory: bool = False
+    ) -> None:
         """Write down, once, what `attempt` resumed from. Raises `StoreError` the second time."""
-        if not self.recall_lineage(attempt, Departure(parent, step)):
+        if not self.recall_lineage(attempt, Departure(parent, step, memory)):
             raise StoreError(
                 f"attempt {attempt} has chosen its state already ({record_of(attempt)} exists):"
                 " every start claims an attempt number of its own"
@@ -142,7 +144,7 @@ class Store(Vault):
     def recall_lineage(self, attempt: int, departure: Departure) -> bool:
         """Write down what an attempt resumed from, unless it is; False if it is."""
         nonce = secrets.token_hex(8)
-        fields = {"attempt": attempt, "parent": departure.parent, "step": departure.step}
+        fields = {"attempt": attempt, **asdict(departure)}
         record = {"schema": SCHEMA, "run_id": self.run_id, **fields, "nonce": nonce}
         return self.create(record_of(attempt), sealed(record))
 
@@ -160,7 +162,8 @@ class Store(Vault):
                 fields = self._fields(record, attempt=int, parent=int | None, step=int)
                 if fields["attempt"] != attempt:
                     raise self._damaged(record, f"it is that of attempt {fields['attempt']}")
-                self._departed[attempt] = Departure(fields["parent"], fields["step"])
+                memory = bool(fields.get("memory", False))  # older versions did not say
+                self._departed[attempt] = Departure(fields["parent"], fields["step"], memory)
         return {attempt: self._departed[attempt] for attempt in numbers}
 
     def _has_departed(self, attempt: int) -> bool:

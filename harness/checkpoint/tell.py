@@ -36,9 +36,9 @@ class Spokesman:
         if self.rank == 0:
             record(self.records, event)
 
-    def fail(self, step: int, reason: str) -> None:
-        """Record and say that the state of `step` will not become durable."""
-        self.tell(SaveFailed(step, Tier.STORAGE, reason))
+    def fail(self, step: int, reason: str, tier: Tier = Tier.STORAGE) -> None:
+        """Record and say that the state of `step` will not become durable, or not be in memory."""
+        self.tell(SaveFailed(step, tier, reason))
         self.complain(step, reason)
 
     def complain(self, step: int, reason: str) -> None:

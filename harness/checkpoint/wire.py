@@ -33,6 +33,8 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     keep: int
     deadline_s: float
     fingerprint: Mapping[str, str]
+    keeps: bool = False
+    """Its memories are to be held after it has gone."""
 
 
 class Handed(msgspec.Struct, frozen=True, tag=True):
@@ -43,6 +45,41 @@ class Handed(msgspec.Struct, frozen=True, tag=True):
     place: Place
     share: Share | None
     failure: str | None = None
+    slot: int = 0
+    """Which of the rank's memories it lies in; that comes along when it has not before."""
+
+
+class Copied(msgspec.Struct, frozen=True, tag=True):
+    """A state lies in one of the rank's memories; which one, its label says."""
+
+    slot: int
+    fresh: bool = True
+    """It was copied now; another saver may have had it before otherwise."""
+
+
+class Asked(msgspec.Struct, frozen=True, tag=True):
+    """Whoever looks for states in memory begins with this."""
+
+    run_id: str
+    rank: int | None
+    """Whose; of all ranks if None."""
+
+
+class Lent(msgspec.Struct, frozen=True, tag=True):
+    """One of the memories that were asked for; it comes along."""
+
+    rank: int
+    slot: int
+    busy: bool
+    """A save is being written out of it: it may be read and not written to."""
+
+
+class Enough(msgspec.Struct, frozen=True, tag=True):
+    """There are no more."""
+
+
+class Relieved(msgspec.Struct, frozen=True, tag=True):
+    """Another saver holds all that was lent, and this one may go."""
 
 
 class GivenUp(msgspec.Struct, frozen=True, tag=True):
@@ -60,7 +97,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     reason: str = ""
 
 
-Message = Hello | Handed | GivenUp | Ended
+Message = Hello | Handed | Copied | GivenUp | Ended | Asked | Lent | Enough | Relieved
 
 
 class Line:

@@ -42,6 +42,8 @@ class Flight:
     failure: str | None
     """Why there is no share."""
     since_s: float
+    slot: int = 0
+    """Which of the rank's memories that is."""
     begun: bool = False
     """Its directory was made, by this save and no other."""
     committing: bool = False
@@ -99,11 +101,12 @@ class Writer:
         share: Share | None,
         memory: Memory | None,
         failure: str | None,
+        slot: int = 0,
     ) -> None:
         """Hand over a share that was copied, or say why there is none."""
         with self._changed:
             assert self._flight is None, "one save in flight at a time"
-            self._flight = Flight(number, place, share, memory, failure, time.monotonic())
+            self._flight = Flight(number, place, share, memory, failure, time.monotonic(), slot)
             self._queue.put(self._flight)
 
     def progress(self) -> Progress:
@@ -113,6 +116,12 @@ class Writer:
         if flight is None:
             return Progress(durable_step=durable, absent_s=self._carrier.absent_s())
         return Progress(flight.place.step, time.monotonic() - flight.since_s, durable)
+
+    @property
+    def busy(self) -> Memory | None:
+        """The memory that the save in flight is written out of."""
+        with self._changed:
+            return None if self._flight is None else self._flight.memory
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until nothing is in flight; False if something still is."""

@@ -15,14 +15,29 @@ from harness.voice import Voice
 
 
 def begun(
-    settings: Settings, messages: Messages, run_dir: RunDir, voice: Voice, rank: int
+    settings: Settings,
+    messages: Messages,
+    run_dir: RunDir,
+    voice: Voice,
+    rank: int,
+    *,
+    memory: bool,
 ) -> Cadence:
-    """The cadence of rank `rank` of an attempt, whose ranks alone `messages` reaches."""
-    asked = {Tier.MEMORY: Off(), Tier.STORAGE: parse(settings.storage_every, Tier.STORAGE)}
+    """The cadence of rank `rank` of an attempt, whose ranks alone `messages` reaches.
+
+    Without `memory` there is no memory tier, whatever is asked of it.
+    """
+    kept = parse(settings.memory_every, Tier.MEMORY) if memory else Off()
+    asked = {Tier.MEMORY: kept, Tier.STORAGE: parse(settings.storage_every, Tier.STORAGE)}
     cadence = Cadence(asked, Channel(messages, "cadence/"), rank, voice.tell)
     if cadence.moves and rank == 0:
         history.read_beside(run_dir, cadence.learn)
     return cadence
+
+
+def keeps_memory(settings: Settings) -> bool:
+    """True unless the memory tier is turned off."""
+    return not isinstance(parse(settings.memory_every, Tier.MEMORY), Off)
 
 
 class Overheard:

@@ -44,6 +44,8 @@ class Case:
     """As in `HARNESS_POINTS`; of two with a `|` between them either will do."""
     outside: Callable[["Outside"], None] | None = None
     """What is done to it from outside once one of the points has stopped it."""
+    memory: str = "off"
+    """How often copies are taken in memory."""
 
 
 class Outside:
@@ -198,7 +200,16 @@ def _lead(case: Case, storage: Storage, job: Job) -> int:
     tape = job.folder / "tape"
     tapefile.write(tape, Tape(0, "no faults in time", RANKS, ()))
     for launches in range(1, LAUNCHES + 1):
-        flags = ("--tape", str(tape), "--checkpoints", storage.url, "--keep", "1")
+        flags = (
+            "--tape",
+            str(tape),
+            "--checkpoints",
+            storage.url,
+            "--keep",
+            "1",
+            "--memory-every",
+            case.memory,
+        )
         points = case.points.replace("|", ";")
         environ = {"HARNESS_POINTS": points, **storage.environ}
         launched = job.start(RANKS, *flags, script=(), **environ)

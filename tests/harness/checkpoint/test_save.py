@@ -596,7 +596,7 @@ def test_when_nothing_is_due_nothing_is_asked_and_the_state_is_looked_at_once(ru
 
         for step in (1, 2, 3):
             assert not rank.saver.at_step(step, state, lambda: own(rank.rank, 1.0))
-        return rank.saver._questions, looked
+        return rank.saver._agreement.questions, looked
 
     assert run.attempt(body, every_steps=10) == [(0, ["shared"])] * 2
     assert run.attempt(body, every_steps=0) == [(0, [])] * 2

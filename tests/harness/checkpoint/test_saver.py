@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from harness import journal, settings
-from harness.checkpoint import policy, save
+from harness.checkpoint import agreement, policy
 from harness.checkpoint.audit import verify
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.memory import Memory, seen
@@ -293,7 +293,7 @@ def test_without_a_saver_saves_wait_for_one_and_training_does_not(run):
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "ABSENT_S", 0.2)
     monkeypatch.setattr(policy, "LAST_ABSENT_S", 0.2)
-    monkeypatch.setattr(save, "LAST_ABSENT_S", 0.2)
+    monkeypatch.setattr(agreement, "LAST_ABSENT_S", 0.2)
 
 
 def test_ranks_whose_saver_does_not_come_back_save_by_themselves_from_there_on(

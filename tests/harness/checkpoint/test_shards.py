@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.checkpoint import shards
-from harness.checkpoint.buffers import Buffers, Content, specs
+from harness.checkpoint.buffers import Buffers, Content, arranged, copy, specs
 from harness.checkpoint.shards import Piece, Spec, share
 from harness.checkpoint.tree import DTYPES
 
@@ -103,8 +103,11 @@ def bits(tensor: torch.Tensor) -> bytes:
 def file_of(tensors: dict[str, torch.Tensor]) -> bytes:
     (part,) = shards.files(shards.whole(specs(tensors)), 10**9)
     content = Content(shards.header(part, {"run_id": "r"}), part)
-    (span,), memory = Buffers().take([content], tensors)
-    return bytes(memory.view[span.begin : span.begin + span.size_bytes])
+    buffers, ((span,), end) = Buffers(), arranged([content])
+    slot = buffers.claim(end, tensors)
+    assert slot is not None
+    buffers.fill(slot, [content], [span], tensors, copy).wait()
+    return bytes(buffers.memory(slot).view[span.begin : span.begin + span.size_bytes])
 
 
 def test_any_shard_opens_with_the_plain_safetensors_library(tmp_path):

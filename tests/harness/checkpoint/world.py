@@ -18,6 +18,7 @@ from torch.distributed import HashStore
 from harness.checkpoint.desk import Desk
 from harness.checkpoint.load import Found
 from harness.checkpoint.policy import NONE_SPARED, Spared
+from harness.checkpoint.recollection import Recollection
 from harness.checkpoint.restore import choose
 from harness.checkpoint.save import Checkpointer
 from harness.checkpoint.store import Store
@@ -111,7 +112,11 @@ class Run:
             place = (rank, world_size, attempt)
             messages = together_in if connect is None else connect()
             node = nodes[rank] if nodes else None
-            found = choose(store, messages, *place, resume, self.log, deadline_s, node)
+            savers = [self.saver] if "memory_every" in options else []
+            memory = Recollection(savers, self.run_id, rank, world_size)
+            found = choose(
+                store, messages, *place, resume, self.log, deadline_s, node, memory=memory
+            )
             saver = Checkpointer(
                 store,
                 messages,
@@ -119,8 +124,10 @@ class Run:
                 self.log,
                 deadline_s=deadline_s,
                 saver=self.saver,
+                memory=memory,
                 **options,
             )
+            memory.close()
             try:
                 return body(Rank(rank, store, found, saver))
             finally:

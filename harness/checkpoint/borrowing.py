@@ -1,0 +1,42 @@
+"""Memories that a saver holds, seen by another process of the node."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from harness.checkpoint.memory import seen
+from harness.checkpoint.wire import Asked, Lent, Line
+
+_TIMEOUT_S = 40.0
+"""More than a saver takes to seal what it has; one that is stopped is killed before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """A memory that a saver has lent."""
+
+    rank: int
+    slot: int
+    busy: bool
+    descriptor: int
+    view: memoryview
+
+
+def borrow(address: str, run_id: str, rank: int | None) -> Iterator[Loan]:
+    """What the saver at `address` holds. Raises `OSError`, `EOFError` where there is none."""
+    line = Line.to(address, _TIMEOUT_S)
+    try:
+        yield from lent(line, run_id, rank)
+    finally:
+        line.close()
+
+
+def lent(line: Line, run_id: str, rank: int | None) -> Iterator[Loan]:
+    """What the saver at the other end holds; asked for as the first thing said."""
+    line.send(Asked(run_id, rank))
+    while True:
+        message, descriptor = line.receive()
+        if not isinstance(message, Lent) or descriptor is None:
+            return
+        view = seen(os.dup(descriptor))
+        yield Loan(message.rank, message.slot, message.busy, descriptor, view)

@@ -1,0 +1,67 @@
+"""The memory tier on one rank: a copy is taken for it, and the saver holds what was copied.
+
+Training stops for the copy; that the saver hears of it, a thread of its own sees to.
+"""
+
+import threading
+from queue import SimpleQueue
+
+from harness.checkpoint.capture import Copier, Taken, Tree
+from harness.checkpoint.carriers import Carriers
+from harness.checkpoint.manifest import Place
+from harness.checkpoint.memory import Memory
+from harness.checkpoint.tell import Spokesman, said
+from harness.events import SaveStarted, SaveUnblocked, Tier
+
+
+class Keeper:
+    """Keeps states for as long as there is a saver to hold them; never, if it is not `on`."""
+
+    def __init__(
+        self, copier: Copier, carriers: Carriers, spokesman: Spokesman, *, on: bool
+    ) -> None:
+        self._copier = copier
+        self._carriers = carriers
+        self._spokesman = spokesman
+        self._on = on
+        self._copied: SimpleQueue[int | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._tell, name="checkpoint-keeper", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_on(self) -> bool:
+        """True while copies are of use after this rank's end."""
+        return self._on and self._carriers.apart
+
+    def keep(self, place: Place, shared: Tree, own: Tree, busy: Memory | None) -> Taken | None:
+        """Copy the state, now; None where that cannot be, which stops nothing."""
+        self._spokesman.tell(SaveStarted(place.step, Tier.MEMORY))
+        try:
+            taken = self._copier.take(place, shared, own, busy)
+            if taken is None:
+                self._spokesman.fail(place.step, "its only slot is being written", Tier.MEMORY)
+            else:
+                self.finish(taken)
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise  # the process is asked to end; that is no failure of the copy
+        except BaseException as error:  # noqa: BLE001  # some checkpoint errors are no `Exception`
+            self._spokesman.fail(place.step, said(error), Tier.MEMORY)
+            return None
+        finally:
+            self._spokesman.tell(SaveUnblocked(place.step, Tier.MEMORY))
+        return taken
+
+    def finish(self, taken: Taken) -> None:
+        """Wait for a copy to be whole, and have it held."""
+        taken.finish(label=self.is_on)
+        if self.is_on:
+            self._copied.put(taken.slot)
+
+    def close(self, timeout_s: float) -> None:
+        """End the thread."""
+        self._copied.put(None)
+        self._thread.join(timeout_s)
+
+    def _tell(self) -> None:
+        while (slot := self._copied.get()) is not None:
+            self._carriers.keep(self._copier.buffers.held(), slot)

@@ -1,0 +1,141 @@
+"""What the ranks before left in memory, as the ranks after them find it at a saver.
+
+Used is a state of which every rank's share is there, whole and sealed, and divided as it would be now;
+everything else is as good as not there, and the storage has the word.
+"""
+
+import os
+from collections.abc import Sequence
+
+import xxhash
+
+from harness.checkpoint import slot
+from harness.checkpoint.arena import Arena, spans
+from harness.checkpoint.audit import told_as_damage
+from harness.checkpoint.borrowing import Loan, borrow
+from harness.checkpoint.commit import merged, state_of
+from harness.checkpoint.manifest import (
+    SCHEMA,
+    STATE,
+    DamagedError,
+    FileRecord,
+    Manifest,
+    Place,
+    check,
+    record,
+)
+from harness.checkpoint.memory import Memory
+from harness.checkpoint.share import report
+from harness.checkpoint.slot import Kept
+from harness.checkpoint.tell import said, warn
+from harness.events import Rejection
+from harness.points import Point, reach
+
+_PORTION_BYTES = 256 << 10
+
+
+class Recollection:
+    """One rank's view of what is in memory; asked for once, when it is needed first.
+
+    Savers at `addresses` are asked in turn; the first that answers has all there is.
+    """
+
+    def __init__(self, addresses: Sequence[str], run_id: str, rank: int, world_size: int) -> None:
+        self._addresses = addresses
+        self._run_id = run_id
+        self._rank = rank
+        self._world_size = world_size
+        self._loans: list[Loan] | None = None
+        self.resumed: tuple[int, int] | None = None
+        """The slot of this rank that the state was taken from, and its step."""
+
+    def places(self) -> list[Place]:
+        """States of which every rank's share is there, for rank 0 to choose from."""
+        ranks: dict[Place, set[int]] = {}
+        for kept in self._kept():
+            ranks.setdefault(kept.label.place, set()).add(kept.label.rank)
+        return [place for place, those in ranks.items() if len(those) == self._world_size]
+
+    def manifest(self, place: Place) -> tuple[Manifest, bytes]:
+        """What the shares at `place` make up, and its state. Raises `DamagedError`."""
+        kepts = sorted(
+            (kept for kept in self._kept() if kept.label.place == place),
+            key=lambda kept: kept.label.rank,
+        )
+        if len({kept.about.share.layout for kept in kepts}) > 1:
+            raise DamagedError(Rejection.TORN, "the shares are not of one state")
+        reports = [report(kept.about.share, _files(kept)) for kept in kepts]
+        state = state_of(reports)
+        files = {name: file for one in reports for name, file in one.files.items()}
+        manifest = Manifest(
+            schema=SCHEMA,
+            run_id=self._run_id,
+            step=place.step,
+            attempt=place.attempt,
+            world_size=self._world_size,
+            fingerprint=kepts[0].about.fingerprint,
+            files={**files, STATE: record(state)},
+            tensors=merged(reports),
+        )
+        return manifest, state
+
+    def pour(self, place: Place, arena: Arena) -> None:
+        """Put this rank's share into the arena, and count it. Raises `DamagedError`."""
+        with told_as_damage():
+            kept = next((it for it in self._kept(self._rank) if it.label.place == place), None)
+            if kept is None:
+                raise DamagedError(Rejection.MISSING, "this rank's share is not in memory")
+            where = spans(arena.manifest, arena.layout)
+            for shard in kept.about.share.shards:
+                content = kept.memory[shard.begin : shard.begin + shard.size_bytes]
+                sink = arena.sink(where.get(shard.name, ()))
+                counted = xxhash.xxh3_128()
+                for begin in range(0, len(content), _PORTION_BYTES):
+                    portion = content[begin : begin + _PORTION_BYTES]
+                    counted.update(portion)
+                    sink(begin, portion)
+                reach(Point.RESTORE_READ)
+                found = FileRecord(len(content), counted.hexdigest())
+                check(found, arena.manifest.files[shard.name], shard.name)
+        loans = self._loans or ()
+        slots = (loan.slot for loan in loans if loan.view is kept.memory)
+        self.resumed = (next(slots), place.step)
+
+    def adopt(self) -> dict[int, Memory]:
+        """This rank's memories, to go on with; but for one that a save is being written out of."""
+        mine = [it for it in self._loans or () if it.rank == self._rank and not it.busy]
+        return {loan.slot: Memory.of(os.dup(loan.descriptor)) for loan in mine}
+
+    def close(self) -> None:
+        """Give back what was lent; what was adopted stays."""
+        for loan in self._loans or ():
+            os.close(loan.descriptor)
+        self._loans = []
+
+    def _kept(self, rank: int | None = None) -> list[Kept]:
+        """Copies of this run that are whole, made by as many ranks as there are now."""
+        found = [slot.kept(loan.view) for loan in self._lent() if rank in (None, loan.rank)]
+        return [
+            kept
+            for kept in found
+            if kept is not None
+            and (kept.label.run_id, kept.label.world_size) == (self._run_id, self._world_size)
+        ]
+
+    def _lent(self) -> list[Loan]:
+        if self._loans is None:
+            self._loans = []
+            whose = None if self._rank == 0 else self._rank
+            for address in dict.fromkeys(self._addresses):
+                try:
+                    self._loans = list(borrow(address, self._run_id, whose))
+                    break
+                except (OSError, EOFError, ValueError) as error:
+                    if not isinstance(error, ConnectionRefusedError):
+                        warn(f"what is in memory cannot be had: {said(error)}")
+        return self._loans
+
+
+def _files(kept: Kept) -> dict[str, FileRecord]:
+    names = [shard.name for shard in kept.about.share.shards]
+    return dict(zip(names, kept.files, strict=True))

@@ -1,0 +1,21 @@
+"""Where the saver of a run listens, for those who did not start it: the next launch, and `harness sweep`."""
+
+import json
+import os
+
+from harness.replace import replace_file
+from harness.rundir import RunDir
+
+
+def announce(run_dir: RunDir, address: str) -> None:
+    """Say that the run's memory is held at `address` from now on."""
+    content = {"schema": 1, "address": address, "pid": os.getpid()}
+    replace_file(run_dir.saver, json.dumps(content).encode() + b"\n")
+
+
+def whereabouts(run_dir: RunDir) -> str:
+    """The address of the saver that held the run's memory last; empty where none has."""
+    try:
+        return str(json.loads(run_dir.saver.read_bytes())["address"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""

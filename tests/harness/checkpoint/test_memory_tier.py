@@ -1,0 +1,230 @@
+"""The memory tier between attempts: ranks as threads, a saver that stays, real memory."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from harness.checkpoint import slot
+from harness.checkpoint.lineage import Departure, was_committed
+from harness.checkpoint.manifest import Place
+from harness.checkpoint.memory import Memory
+from harness.checkpoint.share import Share
+from harness.checkpoint.succession import relieve, take_over
+from harness.events import (
+    CheckpointRejected,
+    Rejection,
+    SaveCommitted,
+    SaveStarted,
+    SaveUnblocked,
+    Tier,
+)
+from tests.harness.checkpoint.world import DEADLINE_S, Beside, Rank, Run
+
+
+@pytest.fixture
+def run(tmp_path) -> Run:
+    return Run(tmp_path / "checkpoints")
+
+
+@contextmanager
+def beside(run: Run) -> Iterator[Beside]:
+    saver = Beside(run)
+    try:
+        yield saver
+    finally:
+        saver.close()
+
+
+def train(run: Run, saver: Beside, *steps: int, world_size: int = 2) -> list[int]:
+    """An attempt that keeps these steps in memory and ends; the step each rank went on from."""
+
+    def body(rank: Rank) -> int:
+        for step in steps:
+            rank.at(step)
+        return 0 if rank.found is None else rank.found.step
+
+    began = run.attempt(body, world_size, every_steps=0, memory_every=1)
+    saver.desk.shelf.lend(None, 10.0)  # sealed
+    return began
+
+
+def memories(saver: Beside, rank: int) -> dict[int, memoryview]:
+    """What the saver holds of a rank, by the step that lies in it; 0 for nothing."""
+    lent = saver.desk.shelf.lend(rank, 10.0)
+    found = ((slot.label_of(held.view), held.view) for _, held in lent)
+    return {0 if label is None else label.place.step: view for label, view in found}
+
+
+def writable(saver: Beside, rank: int, step: int) -> memoryview:
+    """The memory of that copy, as its rank had it."""
+    for _, held in saver.desk.shelf.lend(rank, 10.0):
+        label = slot.label_of(held.view)
+        if label is not None and label.place.step == step:
+            return Memory.of(os.dup(held.descriptor)).view
+    raise AssertionError(f"no copy of step {step}")
+
+
+def committed(run: Run, tier: Tier) -> list[int]:
+    return [event.step for event in run.log.of(SaveCommitted) if event.tier is tier]
+
+
+def test_the_next_attempt_goes_on_from_the_newest_copy_that_all_ranks_have(run):
+    with beside(run) as saver:
+        assert train(run, saver, 1, 2, 3) == [0, 0]
+        first, second = run.attempt(lambda rank: rank.found, memory_every=1)
+
+    assert (first.step, first.saved_by, first.world_size) == (3, 1, 2)
+    assert torch.equal(first.shared["model"]["weight"], torch.full((8, 4), 3.0))
+    assert torch.equal(second.shared["model"]["weight"], torch.full((8, 4), 3.0))
+    assert (first.own["rank"], second.own["rank"]) == (0, 1)
+    assert committed(run, Tier.STORAGE) == []
+    assert committed(run, Tier.MEMORY)[-1:] == [3]
+    assert run.log.of(SaveStarted) == [SaveStarted(step, Tier.MEMORY) for step in (1, 2, 3)]
+    assert run.log.of(SaveUnblocked) == [SaveUnblocked(step, Tier.MEMORY) for step in (1, 2, 3)]
+
+
+def test_a_copy_that_was_torn_is_not_used_and_the_one_before_it_is(run):
+    with beside(run) as saver:
+        train(run, saver, 1, 2, 3)
+        slot.tear(writable(saver, 1, 3))
+        assert train(run, saver) == [2, 2]
+    assert run.log.of(CheckpointRejected) == []
+
+
+def test_a_copy_whose_bytes_changed_after_the_seal_is_walked_past_and_that_is_said(run, capfd):
+    with beside(run) as saver:
+        train(run, saver, 1, 2, 3)
+        memory = writable(saver, 1, 3)
+        memory[slot.DATA + 300] ^= 1
+        assert train(run, saver) == [2, 2]
+
+    (walked,) = run.log.of(CheckpointRejected)
+    assert (walked.step, walked.saved_by, walked.rejection) == (3, 1, Rejection.CHECKSUM)
+    assert walked.reason.startswith("in memory, rank 1: shard-00001-of-00002.safetensors has check")
+    assert "walked past step-00000003-1 (checksum)" in capfd.readouterr().err
+
+
+def test_what_is_newer_wins_in_whichever_tier_it_is(run):
+    with beside(run) as saver:
+        train(run, saver, 1)
+        run.commit(5)  # without memory, so it began anew and is the chain now
+        train(run, saver, 6)
+        assert train(run, saver) == [6, 6]
+        run.commit(7, memory_every=100)
+        assert train(run, saver) == [7, 7]
+
+
+def test_a_copy_off_the_chain_is_never_used(run):
+    with beside(run) as saver:
+        train(run, saver, 1, 2, 3)
+        assert run.choose(resume="fresh") == [None, None]
+        assert train(run, saver) == [0, 0]
+
+
+def test_another_number_of_ranks_finds_the_storage(run):
+    with beside(run) as saver:
+        run.commit(5)
+        train(run, saver, 6, 7)
+        assert train(run, saver, world_size=1) == [5]
+        assert train(run, saver, 6, world_size=3) == [5, 5, 5]
+        assert train(run, saver, world_size=3) == [6, 6, 6]
+
+
+def test_an_attempt_goes_on_in_the_same_memory_and_spares_what_it_resumed_from(run):
+    with beside(run) as saver:
+        train(run, saver, 1, 2, 3)
+        slot.tear(writable(saver, 0, 3))
+        assert train(run, saver, 3) == [2, 2]
+        assert memories(saver, 1).keys() == {2, 3}
+        assert train(run, saver) == [3, 3]
+        assert len(saver.desk.shelf.lend(None, 1.0)) == 4
+
+
+def test_commits_of_an_attempt_that_descends_from_memory_count(run):
+    with beside(run) as saver:
+        train(run, saver, 1, 2, 3)
+        run.commit(4, memory_every=100)
+        assert run.store().departures() == {
+            1: Departure(None, 0),
+            2: Departure(1, 3, memory=True),
+        }
+    assert [found.step for found in run.choose()] == [4, 4]
+
+
+def test_a_run_that_was_in_memory_alone_begins_anew_where_that_is_gone(run):
+    with beside(run) as saver:
+        train(run, saver, 1, 2)
+        train(run, saver, 3)
+    assert run.choose() == [None, None]
+    assert not was_committed(run.store().departures())
+
+
+def test_a_save_to_the_storage_is_a_copy_in_memory_too(run):
+    def body(rank: Rank) -> bool:
+        for step in (1, 2, 3):
+            rank.at(step)
+        durable = rank.saver.finish(DEADLINE_S)
+        rank.at(4)
+        return durable
+
+    with beside(run) as saver:
+        assert run.attempt(body, every_steps=3, memory_every=4) == [True, True]
+        assert train(run, saver) == [4, 4]
+    assert committed(run, Tier.STORAGE) == [3]
+    assert set(committed(run, Tier.MEMORY)) == {3, 4}
+    assert run.log.of(SaveStarted) == [
+        SaveStarted(3, Tier.MEMORY),
+        SaveStarted(3, Tier.STORAGE),
+        SaveStarted(4, Tier.MEMORY),
+    ]
+
+
+def test_a_later_saver_takes_over_what_an_earlier_one_holds(run):
+    with beside(run) as earlier:
+        train(run, earlier, 1, 2, 3)
+        run.saver = ""
+        with beside(run) as later:
+            relieve(take_over(later.desk.shelf, earlier.address, later.address, run.run_id))
+            earlier.desk.shelf.clear()
+            assert train(run, later) == [3, 3]
+
+
+# ── what a slot says of itself ──────────────────────────────────────────────────────────────────
+
+SHARE = Share(1, [], "", "{}", "layout")
+
+
+def labelled(size: int = 128 << 10) -> Memory:
+    memory = Memory(size)
+    slot.put_label(memory.view, "run", Place(7, 2), 3, slot.DATA, SHARE, {"torch": "2"})
+    return memory
+
+
+def test_a_slot_says_which_state_it_holds_once_it_is_labelled():
+    memory = labelled()
+    label = slot.label_of(memory.view)
+    assert label is not None
+    assert (label.run_id, label.place, label.rank, label.world_size) == ("run", Place(7, 2), 1, 3)
+    assert slot.about(memory.view, label) == slot.About(SHARE, {"torch": "2"})
+    assert slot.kept(memory.view) is None  # nobody has counted it yet
+
+
+@pytest.mark.parametrize("at", [0, 8, 20, slot.DATA + 3])
+def test_a_label_of_which_a_byte_is_wrong_is_none(at):
+    memory = labelled()
+    memory.view[at] ^= 1
+    assert slot.seal(memory.view, memory.descriptor) is None
+    assert slot.kept(memory.view) is None
+
+
+def test_a_seal_belongs_to_one_copy_alone():
+    memory = labelled()
+    assert slot.seal(memory.view, memory.descriptor) == slot.label_of(memory.view)
+    assert slot.kept(memory.view) is not None
+    slot.tear(memory.view)
+    assert slot.label_of(memory.view) is None
+    slot.put_label(memory.view, "run", Place(7, 2), 3, slot.DATA, SHARE, {"torch": "2"})
+    assert slot.kept(memory.view) is None
