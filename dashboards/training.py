@@ -224,8 +224,8 @@ def learning() -> Sequence[AnyPanel]:
                 "Bad: NaN or Inf (caught before the optimizer kept it; the report names step and rank), loss spikes "
                 "(look at the data of those steps, or go back behind them), replicas that differ (a device computes "
                 "wrongly: the report names the odd one; take it out).",
-                8,
-                5,
+                12,
+                4,
             ),
             [
                 Column("NaN or Inf", ONE.highest("nonfinite_steps_total"), "none", _BAD_IF_ANY),
@@ -235,20 +235,7 @@ def learning() -> Sequence[AnyPanel]:
             ],
         ),
         listing(
-            Place(
-                "Target losses",
-                "When held-out loss first came to a target that was set in advance.",
-                8,
-                5,
-            ),
-            [
-                Column("target", "target"),
-                Column("step", ONE.highest("target_loss_steps", "target"), "none"),
-                Column("after", ONE.highest("target_loss_seconds", "target"), "s"),
-            ],
-        ),
-        listing(
-            Place("Run", "What runs here.", 8, 5),
+            Place("Run", "What runs here.", 12, 4),
             [
                 Column("version", "version"),
                 Column("ranks", "world_size"),

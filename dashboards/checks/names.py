@@ -12,8 +12,6 @@ AWAITED = frozenset(
     f"{PREFIX}{name}"
     for name in (
         "mfu_ratio",
-        "target_loss_seconds",
-        "target_loss_steps",
         "tokens_per_second",
     )
 )
