@@ -23,6 +23,8 @@ ENDS = {
     Stage.WARMUP: "first step finished",
 }
 """What is done when a part is over."""
+LEAST_WORDS = 12
+"""Columns for what is told in words; what is longer goes on in the next line, and nothing is left out."""
 LISTED = 12
 """How many restarts and faults a table shows; the rest are in `--json`."""
 
@@ -65,7 +67,7 @@ def comebacks(report: Report) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1))
     for head in ("#", "attempt", "back, s", "resumed at", "lost"):
         table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("what happened", overflow="ellipsis", no_wrap=True)
+    table.add_column("what happened", overflow="fold", min_width=LEAST_WORDS)
     for one in report.comebacks[-LISTED:]:
         resumed = "" if one.resumed_step is None else f"{one.resumed_step}, {one.tier or 'start'}"
         lost = counted(one.lost_steps, "step")
@@ -88,9 +90,10 @@ def _happened(one: Comeback) -> str:
 def faults(report: Report) -> RenderableType:
     """Each fault of the tape and what became of it."""
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1))
-    for head in ("at", "id", "kind", "target"):
+    for head in ("at", "id", "kind"):
         table.add_column(head, no_wrap=True, justify="right" if head == "at" else "left")
-    table.add_column("what became of it", overflow="ellipsis", no_wrap=True)
+    table.add_column("target", overflow="fold")
+    table.add_column("what became of it", overflow="fold", min_width=LEAST_WORDS)
     for one in report.faults[-LISTED:]:
         at = "" if one.at_ns is None else f"{seconds(one.at_ns):.2f} s"
         table.add_row(at, one.id, one.kind, one.target, one.became)

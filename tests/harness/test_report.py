@@ -6,7 +6,11 @@ from dataclasses import replace
 import pytest
 
 from harness.events import (
+    Cause,
     EvaluationFinished,
+    FailureDetected,
+    FaultConfirmed,
+    FaultInjected,
     Outcome,
     RunFinished,
     RunStarted,
@@ -15,13 +19,14 @@ from harness.events import (
     Tier,
 )
 from harness.phases import Phase
-from harness.report import report, summary
+from harness.report import report, summary, tell
 from harness.report.cells import Cell, cells
 from harness.report.model import Standing
 from harness.report.spread import Spread, duration
 from harness.report.terminal import rendered
 from harness.rundir import RunDir
 from harness.segments import Segment
+from harness.timeline import timeline
 from harness.verify import final_digest
 from tests.harness import stories
 
@@ -458,3 +463,41 @@ def test_each_cell_of_the_strip_shows_what_most_of_its_time_was_and_every_failur
 
 def test_a_report_of_nothing_at_all_is_a_report(tmp_path):
     assert report(RunDir.at(tmp_path)).standing is Standing.EMPTY
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_column_is_lost_and_no_cell_is_cut_on_a_narrow_terminal(width):
+    target = "store write step-00000020-1/shard-00001-of-00002.safetensors"
+    detail = "spoilt one call of four, and the writer tried it again after half a second"
+    reason = "raised RuntimeError: a message that is longer than any terminal of eighty columns has"
+    quiet = [line for line in stories.KILLED_ONCE if line[1] != "injector"]
+    story = [
+        *(line for line in quiet if line[0] < 1740),
+        (1700, "injector", 0, FaultInjected("s1.1", "store.short_write", target)),
+        (1705, "injector", 0, FaultConfirmed("s1.1", detail)),
+        (1740, "launcher-0", 0, FailureDetected(1, Cause.EXCEPTION, reason)),
+        *(line for line in quiet if line[0] > 1740),
+    ]
+    told = tell(timeline(stories.entries(story)), is_led=False)
+    text = rendered(told, "run", width=width)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    assert _cell(text, "target", "what became") == target.replace(" ", "")
+    became = _cell(text, "what became", None).removeprefix("ofit")  # a head may be folded as well
+    assert became == f"confirmed,{detail}".replace(" ", "")
+    assert f"rank1:{reason}".replace(" ", "") in _cell(text, "what happened", None)
+
+
+def _cell(text: str, head: str, following: str | None) -> str:
+    """What stands below `head` up to the next empty line, without the spaces that folding moved."""
+    lines = text.splitlines()
+    at, start = _column(lines, head)
+    end = None if following is None else _column(lines, following)[1]
+    below = lines[at + 1 :]
+    rows = below[: below.index("") if "" in below else None]
+    return "".join(line[start:end] for line in rows).replace(" ", "")
+
+
+def _column(lines: list[str], head: str) -> tuple[int, int]:
+    """In which line and column `head` begins."""
+    return next((at, line.index(head)) for at, line in enumerate(lines) if head in line)
