@@ -21,6 +21,7 @@ MOST = (1 << 63) - 1
 CHOICES: Mapping[str, Sequence[str]] = {
     "on_nonfinite": ("fail", "skip", "report"),
     "on_replica_mismatch": ("report", "fail"),
+    "on_audit_mismatch": ("fail", "report"),
 }
 """What a setting that is one of a few words may be."""
 _INTERVALS = {"memory_every": Tier.MEMORY, "storage_every": Tier.STORAGE}

@@ -311,6 +311,17 @@ class LossSpiked(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class GradientsAudited(Event):
+    """Before the optimizer of `step`, each rank computed the gradient of another's batch again."""
+
+    step: int
+    groups: Sequence[str] = ()
+    """Blocks of the model in which two ranks got something else; none where all is well."""
+    ranks: Sequence[int] = ()
+    """Those that stood alone against two others; none where that names nobody."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicasCompared(Event):
     """The weights after `step`, which DDP keeps equal, were compared between all ranks."""
 

@@ -8,7 +8,7 @@ import atexit
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -146,7 +146,7 @@ class Job:
         for thing in objects.values():
             if isinstance(thing, Optimizer):
                 self._steplog.pace.watch_optimizer(thing)
-                self._watch.health.watch_optimizer(thing)
+                self._watch.watch_optimizer(thing)
 
     def batches(self, loader: DataLoader[Any]) -> Batches[Any]:
         """An endless iterator over `loader` that counts what is consumed, not what is prefetched."""
@@ -167,6 +167,18 @@ class Job:
         A gradient that is clipped otherwise is told of as the optimizer gets it.
         """
         return self._watch.health.clip(parameters, max_norm, **options)
+
+    def audited(
+        self, model: DistributedDataParallel, loss_of: Callable[[Any, Any], Tensor]
+    ) -> Callable[[Any], Tensor]:
+        """`loss_of(model, batch)` as a function of the batch, whose gradient others can compute too.
+
+        What `loss_of` gives is what the loop calls `backward` on. Every `audit_every_steps` each
+        rank computes the gradient of its neighbour's first micro-batch again, by the model within
+        `model`, and compares the bits. Raises `CorruptionError` in the optimizer's step if they
+        differ.
+        """
+        return self._watch.audit.watch(model, loss_of)
 
     @contextmanager
     def evaluating(self) -> Iterator[Evaluation]:

@@ -217,6 +217,12 @@ REPLICA_CHECKS = _family(
 REPLICA_MISMATCHES = _family(
     "replica_mismatches_total", Kind.COUNTER, "Those of them in which ranks differed."
 )
+AUDITS = _family(
+    "gradient_audits_total", Kind.COUNTER, "Times that ranks computed each other's gradients again."
+)
+AUDIT_MISMATCHES = _family(
+    "gradient_audit_mismatches_total", Kind.COUNTER, "Those of them that gave other bits."
+)
 FAULTS = _family(
     "faults_injected_total", Kind.COUNTER, "Faults that the injector applied.", "fault", "scope"
 )
@@ -245,7 +251,7 @@ FAMILIES: Mapping[str, Family] = {
         *(GRAD_NORM, CLIP_NORM, CLIPS, CLIPPED, UPDATE_TO_WEIGHT, NONFINITE),
         *(STRAGGLER_DELAY, STRAGGLER_WAIT, STRAGGLER_NAMED, SLOWDOWN),
         *(RANK_UP, RANK_INFO, RANK_PROGRESS, LOSS, VALIDATION_LOSS),
-        *(LOSS_SPIKES, REPLICA_CHECKS, REPLICA_MISMATCHES),
+        *(LOSS_SPIKES, REPLICA_CHECKS, REPLICA_MISMATCHES, AUDITS, AUDIT_MISMATCHES),
         *(FAULTS, DETECTION_LATENCY, MTBF),
     )
 }

@@ -66,6 +66,10 @@ class Settings:
     """Steps between comparisons of the weights that DDP keeps equal; 0 compares none."""
     on_replica_mismatch: str = "report"
     """What follows weights that differ: `report` or `fail`; that compares before each save too."""
+    audit_every_steps: int = 0
+    """Steps between audits of gradients, for loops that call `job.audited`; 0 audits none."""
+    on_audit_mismatch: str = "fail"
+    """What follows a gradient that another rank does not get: `fail` or `report`."""
     resume: str = "auto"
     """`auto`, `fresh` (start from nothing beside commits that exist) or a step."""
     exact: bool = True

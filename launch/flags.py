@@ -41,6 +41,8 @@ SETTINGS_HELP = {
     "on_nonfinite": "after NaN or Inf in a loss or gradient: `fail`, `skip` (the step) or `report`",
     "replicas_every_steps": "steps between comparisons of weights between ranks; 0: none",
     "on_replica_mismatch": "where they differ: `report`, or `fail`, which compares before each save too",
+    "audit_every_steps": "steps between audits of gradients, for loops with job.audited; 0: none",
+    "on_audit_mismatch": "after a gradient that another rank does not get: `fail` or `report`",
     "resume": "`auto`, `fresh` (from nothing, beside commits that exist) or a step",
     "exact": "refuse to resume where the bits may differ",
 }
@@ -53,6 +55,7 @@ METAVARS = {
     "memory_every": "INTERVAL",
     "storage_every": "INTERVAL",
     "on_replica_mismatch": "WORD",
+    "on_audit_mismatch": "WORD",
 }
 """What a value is, where it is no number of steps, seconds or things."""
 HANGS = {

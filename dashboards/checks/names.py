@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from dashboards.checks.asked import queries, variables
 from harness.metrics import FAMILIES, PREFIX, Kind
 
-UNUSED: Mapping[str, str] = {}
+UNUSED: Mapping[str, str] = {
+    f"{PREFIX}gradient_audits_total": "audits are off unless a loop asks for them",
+    f"{PREFIX}gradient_audit_mismatches_total": "likewise; the report tells",
+}
 """Exported families that no panel shows, and why."""
 AWAITED = frozenset(
     f"{PREFIX}{name}"

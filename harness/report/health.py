@@ -7,7 +7,7 @@ from typing import Any
 from harness.events import LossSpiked
 from harness.report.spread import counted, number
 from harness.signals.blocks import ALL
-from harness.signals.findings import Findings
+from harness.signals.findings import Comparisons, Findings
 
 _FAR = 2
 """How many blocks are named whose weights move most."""
@@ -35,10 +35,8 @@ def lines(findings: Findings) -> Iterator[Line]:
         yield Line(f"{told}, {where}: {last.reaction}", is_bad=True)
     if findings.last_spike is not None:
         yield Line(_spikes(findings.spikes, findings.last_spike), is_bad=True)
-    if findings.mismatches:
-        yield Line(_mismatches(findings), is_bad=True)
-    elif findings.comparisons:
-        yield Line(f"weights equal on all ranks in {counted(findings.comparisons, 'comparison')}")
+    yield from _compared("weights", "comparison", findings.replicas)
+    yield from _compared("recomputed gradients", "audit", findings.audits)
 
 
 def _spikes(count: int, last: LossSpiked) -> str:
@@ -48,14 +46,16 @@ def _spikes(count: int, last: LossSpiked) -> str:
     )
 
 
-def _mismatches(findings: Findings) -> str:
-    last = findings.mismatched[-1]
+def _compared(what: str, noun: str, of: Comparisons) -> Iterator[Line]:
+    if not of.unequal:
+        if of.made:
+            yield Line(f"{what} equal on all ranks in {counted(of.made, noun)}")
+        return
+    last = of.mismatches[-1]
     ranks = ", ".join(map(str, last.ranks))
     whose = f"rank {ranks} stood alone" if ranks else "no majority says which"
-    return (
-        f"weights differed between ranks in {findings.mismatches} of {findings.comparisons}"
-        f" comparisons, the last after step {last.step}: {whose}"
-    )
+    told = f"{what} differed between ranks in {of.unequal} of {counted(of.made, noun)}"
+    yield Line(f"{told}, the last at step {last.step}: {whose}", is_bad=True)
 
 
 def _clipping(findings: Findings) -> str:
@@ -98,17 +98,8 @@ def health(findings: Findings) -> dict[str, Any]:
         ],
         "loss_spikes": findings.spikes,
         "last_loss_spike": _spike(findings.last_spike),
-        "replica_checks": findings.comparisons,
-        "replica_mismatches": findings.mismatches,
-        "replicas_differed": [
-            {
-                "step": one.step,
-                "attempt": one.attempt,
-                "groups": list(one.groups),
-                "ranks": list(one.ranks),
-            }
-            for one in findings.mismatched
-        ],
+        "replicas": _comparisons(findings.replicas),
+        "audits": _comparisons(findings.audits),
     }
 
 
@@ -116,3 +107,19 @@ def _spike(last: LossSpiked | None) -> dict[str, Any] | None:
     if last is None:
         return None
     return {"step": last.step, "loss": number(last.loss), "usual": number(last.usual)}
+
+
+def _comparisons(of: Comparisons) -> dict[str, Any]:
+    return {
+        "made": of.made,
+        "unequal": of.unequal,
+        "mismatches": [
+            {
+                "step": one.step,
+                "attempt": one.attempt,
+                "groups": list(one.groups),
+                "ranks": list(one.ranks),
+            }
+            for one in of.mismatches
+        ],
+    }

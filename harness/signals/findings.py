@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from harness.events import (
     Entry,
+    GradientsAudited,
     HealthObserved,
     LossSpiked,
     NonfiniteFound,
@@ -35,13 +36,31 @@ class Nonfinite:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A comparison of weights that came out unequal."""
+    """A comparison between ranks that came out unequal."""
 
     step: int
     attempt: int
     groups: Sequence[str]
     ranks: Sequence[int]
     """The odd ones; none where nobody could tell."""
+
+
+@dataclass(slots=True)
+class Comparisons:
+    """How often ranks compared what ought to be equal, and what came of it."""
+
+    made: int = 0
+    unequal: int = 0
+    mismatches: list[Mismatch] = field(default_factory=list)
+    """The last so many."""
+
+    def count(self, event: ReplicasCompared | GradientsAudited, attempt: int, keep: int) -> None:
+        """They did again."""
+        self.made += 1
+        if event.groups:
+            self.unequal += 1
+            found = Mismatch(event.step, attempt, event.groups, event.ranks)
+            self.mismatches = [*self.mismatches, found][-keep:]
 
 
 @dataclass(slots=True)
@@ -60,11 +79,10 @@ class Findings:
     nonfinite_steps: int = 0
     nonfinite: list[Nonfinite] = field(default_factory=list)
     """The last so many."""
-    comparisons: int = 0
-    """How often the weights of all ranks were compared."""
-    mismatches: int = 0
-    mismatched: list[Mismatch] = field(default_factory=list)
-    """The last so many."""
+    replicas: Comparisons = field(default_factory=Comparisons)
+    """Of the weights that DDP keeps equal."""
+    audits: Comparisons = field(default_factory=Comparisons)
+    """Of gradients, each made by two ranks."""
     spikes: int = 0
     last_spike: LossSpiked | None = None
     recent: list[tuple[int, int]] = field(default_factory=list)
@@ -81,7 +99,9 @@ class Findings:
                 self.spikes += 1
                 self.last_spike = event
             case ReplicasCompared() as event:
-                self._compare(event, entry.attempt, keep)
+                self.replicas.count(event, entry.attempt, keep)
+            case GradientsAudited() as event:
+                self.audits.count(event, entry.attempt, keep)
             case _:
                 pass
 
@@ -90,13 +110,6 @@ class Findings:
         self.clip_norm, self.update_to_weight = event.clip_norm, event.update_to_weight
         self.clips += max(0, event.clips)
         self.clipped += max(0, event.clipped)
-
-    def _compare(self, event: ReplicasCompared, attempt: int, keep: int) -> None:
-        self.comparisons += 1
-        if event.groups:
-            self.mismatches += 1
-            found = Mismatch(event.step, attempt, event.groups, event.ranks)
-            self.mismatched = [*self.mismatched, found][-keep:]
 
     def _find(self, event: NonfiniteFound, attempt: int, rank: int | None, keep: int) -> None:
         """A step counts once, however many ranks tell of it."""

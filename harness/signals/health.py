@@ -58,7 +58,6 @@ class Health:
         self._watched = [name.strip() for name in settings.watch_tensors.split(",") if name.strip()]
         self._late = late
         self._world_size = world_size
-        self._optimizers: set[Optimizer] = set()
         self._updates: Updates | None = None
         self._pending: _Taken | None = None
         self._clips = self._clipped = 0
@@ -67,9 +66,6 @@ class Health:
 
     def watch_optimizer(self, optimizer: Optimizer) -> None:
         """Look at the gradients that `optimizer` gets, and at what it makes of them."""
-        if optimizer in self._optimizers:
-            return
-        self._optimizers.add(optimizer)
         optimizer.register_step_pre_hook(lambda *_: self._before(optimizer))
         optimizer.register_step_post_hook(lambda *_: self._after(optimizer))
 

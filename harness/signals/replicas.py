@@ -17,7 +17,7 @@ from harness.signals.blocks import ALL, grouped
 from harness.signals.hashing import hashed
 from harness.signals.late import Late
 from harness.signals.majority import Verdict, judge
-from harness.signals.unsound import CorruptionError, CorruptPeerError
+from harness.signals.unsound import corrupt
 from harness.voice import Voice
 
 LOG = logging.getLogger("harness")
@@ -88,8 +88,7 @@ class Replicas:
             return
         said = words(step, verdict)
         if self._fails:
-            is_peer_s = verdict.ranks and self._rank not in verdict.ranks
-            raise CorruptPeerError(said) if is_peer_s else CorruptionError(said)
+            raise corrupt(said, self._rank, verdict.ranks)
         if self._voice.leads and not self._differ:
             LOG.warning("harness: %s", said)
         self._differ = True

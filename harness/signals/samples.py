@@ -15,7 +15,9 @@ DRAW_HEALTH: Mapping[str, Callable[[Present], Values]] = {
     },
     metrics.NONFINITE.name: lambda now: one(now.account.findings.nonfinite_steps),
     metrics.LOSS_SPIKES.name: lambda now: one(now.account.findings.spikes),
-    metrics.REPLICA_CHECKS.name: lambda now: one(now.account.findings.comparisons),
-    metrics.REPLICA_MISMATCHES.name: lambda now: one(now.account.findings.mismatches),
+    metrics.REPLICA_CHECKS.name: lambda now: one(now.account.findings.replicas.made),
+    metrics.REPLICA_MISMATCHES.name: lambda now: one(now.account.findings.replicas.unequal),
+    metrics.AUDITS.name: lambda now: one(now.account.findings.audits.made),
+    metrics.AUDIT_MISMATCHES.name: lambda now: one(now.account.findings.audits.unequal),
 }
 """How each of these families is drawn, by name."""

@@ -1,5 +1,7 @@
 """What ends an attempt because its state must not be kept. The launcher tells causes by these names."""
 
+from collections.abc import Sequence
+
 
 class UnsoundStateError(RuntimeError):
     """The state of this attempt is not to be saved: go on from the last one that was."""
@@ -19,3 +21,8 @@ class CorruptionError(UnsoundStateError):
 
 class CorruptPeerError(CorruptionError):
     """Another rank does, and is named."""
+
+
+def corrupt(said: str, rank: int, odd: Sequence[int]) -> CorruptionError:
+    """What `rank` raises where the ranks `odd` hold what the others do not; none if nobody knows."""
+    return CorruptPeerError(said) if odd and rank not in odd else CorruptionError(said)

@@ -1,9 +1,12 @@
 """All eyes that one rank has on its training, in the order in which a step meets them."""
 
+from torch.optim import Optimizer
+
 from harness.components import Protected
 from harness.observed import Observed
 from harness.settings import Settings
 from harness.signals.health import Health
+from harness.signals.recompute import Audit
 from harness.signals.replicas import Replicas
 from harness.voice import Voice
 
@@ -23,9 +26,18 @@ class Watch:
     ) -> None:
         self._protected = protected
         self.health = Health(voice, observed, settings, late, world_size)
+        self._optimizers: set[Optimizer] = set()
+        self.audit = Audit(voice, settings, rank, world_size)
         self._replicas = Replicas(
             voice, settings, rank, world_size, late, names=protected.replicated
         )
+
+    def watch_optimizer(self, optimizer: Optimizer) -> None:
+        """Look at the gradients that `optimizer` gets, and at what it makes of them."""
+        if optimizer not in self._optimizers:
+            self._optimizers.add(optimizer)
+            self.health.watch_optimizer(optimizer)
+            optimizer.register_step_pre_hook(lambda *_: self.audit.before_update())
 
     def start(self) -> None:
         """Training begins, and what is protected stands fast."""
@@ -34,6 +46,7 @@ class Watch:
     def begin(self, step: int) -> None:
         """Step number `step` begins."""
         self.health.begin(step)
+        self.audit.begin(step)
 
     def finish(self, step: int, last: bool) -> None:
         """Step number `step` is done."""

@@ -1,6 +1,6 @@
 """Real ranks whose training goes wrong in its numbers, and not in its processes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from harness.events import (
     Entry,
     Event,
     FailureDetected,
+    GradientsAudited,
     HealthObserved,
     NonfiniteFound,
     Place,
@@ -33,13 +34,15 @@ job = harness.join(seed=1, health_every_steps=2, save_every_steps=2{settings})
 data = torch.rand(48, 4)
 torch.manual_seed(1)
 sampler = harness.ResumableSampler(len(data), 12)
-model = job.ddp(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1)))
+layers = torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(), torch.nn.Linear(8, 1)
+model = job.ddp(torch.nn.Sequential(*layers))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
 job.protect(model=model, optimizer=optimizer, data=sampler)
 batches = job.batches(DataLoader(data, batch_sampler=sampler))
+loss_of = job.audited(model, lambda model, batch: model(batch).square().mean())
 {before}
 for step in job.steps(6):
-    loss = model(next(batches)).square().mean()
+    loss = loss_of(next(batches))
     {inside}
     loss.backward()
     job.observe(loss=loss)
@@ -71,13 +74,15 @@ def told(folder: Path, kind: type[Event]) -> list[tuple[str, Event]]:
     return [(it.writer, it.event) for it in log(folder) if isinstance(it.event, kind)]
 
 
-def final_digests(folder: Path, ranks: int) -> set[str]:
-    """Of the model on every rank, after the last step."""
+def ends(folder: Path, ranks: int) -> dict[str, Mapping[str, str]]:
+    """Digests of everything after the last step, by rank."""
     last = dict(told(folder, StateDigested))
     assert sorted(last) == [f"rank-{rank}" for rank in range(ranks)]
-    return {
-        event.components["model"] for event in last.values() if isinstance(event, StateDigested)
-    }
+    return {who: it.components for who, it in last.items() if isinstance(it, StateDigested)}
+
+
+def models(end: dict[str, Mapping[str, str]]) -> set[str]:
+    return {components["model"] for components in end.values()}
 
 
 def test_a_loss_that_is_no_number_ends_the_attempt_by_its_rank_and_the_run_goes_on(loop, tmp_path):
@@ -95,11 +100,13 @@ def test_a_loss_that_is_no_number_ends_the_attempt_by_its_rank_and_the_run_goes_
         it.step for _, it in told(tmp_path, TrainingResumed) if isinstance(it, TrainingResumed)
     ]
     assert resumed in ([0, 0], [0, 2])  # the save after step 2 may have been under way
-    assert len(final_digests(tmp_path, 2)) == 1
+    assert len(models(ends(tmp_path, 2))) == 1
 
 
 @pytest.fixture(scope="module")
-def undisturbed(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+def undisturbed(
+    zygote: Zygote, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Mapping[str, str]]:
     """The end of the run of three ranks to which nothing happens and at which nobody looks."""
     folder = tmp_path_factory.mktemp("undisturbed")
     script = folder / "loop.py"
@@ -107,13 +114,13 @@ def undisturbed(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> set
     script.write_text(LOOP.format(settings=settings, before="", inside="pass"))
     flags = ("--run", "run", "--nproc-per-node", "3", "--no-metrics")
     assert zygote.launch(["run", *flags, script], folder).wait(120) == 0
-    return final_digests(folder, 3)
+    return ends(folder, 3)
 
 
 def test_a_bit_that_flips_in_a_weight_is_found_named_and_undone(loop, tmp_path, undisturbed):
     once = (
         "if (job.rank, job.attempt, step) == (2, 1, 4):"
-        " model.module[1].weight.data.view(torch.int32)[0, 3] ^= 1 << 12"
+        " model.module[3].weight.data.view(torch.int32)[0, 3] ^= 1 << 12"
     )
     settings = ", replicas_every_steps=2, on_replica_mismatch='fail'"
     assert loop(3, settings=settings, inside=once) == 0
@@ -121,15 +128,15 @@ def test_a_bit_that_flips_in_a_weight_is_found_named_and_undone(loop, tmp_path, 
     assert isinstance(failure, FailureDetected)
     assert (failure.rank, failure.cause) == (2, Cause.CORRUPTION)
     assert (
-        "the weights of rank 2 after step 4 are not those of the others: model.1" in failure.reason
+        "the weights of rank 2 after step 4 are not those of the others: model.3" in failure.reason
     )
     differed = [
         it for _, it in told(tmp_path, ReplicasCompared) if isinstance(it, ReplicasCompared)
     ]
     assert [(it.step, it.groups, it.ranks) for it in differed if it.groups] == [
-        (4, ["model.1"], [2])
+        (4, ["model.3"], [2])
     ]
-    assert final_digests(tmp_path, 3) == undisturbed
+    assert ends(tmp_path, 3) == undisturbed
 
 
 def test_all_ranks_skip_a_step_of_which_one_alone_knows(loop, tmp_path):
@@ -138,7 +145,56 @@ def test_all_ranks_skip_a_step_of_which_one_alone_knows(loop, tmp_path):
     assert told(tmp_path, NonfiniteFound) == [
         ("rank-1", NonfiniteFound(3, Place.LOSS, Reaction.SKIP))
     ]
-    assert len(final_digests(tmp_path, 2)) == 1
+    assert len(models(ends(tmp_path, 2))) == 1
     observed = [it for _, it in told(tmp_path, HealthObserved) if isinstance(it, HealthObserved)]
     assert [(it.step, it.clips) for it in observed] == [(2, 2), (4, 2), (6, 2)]
-    assert list(observed[0].update_to_weight) == ["all", "model.0", "model.1"]
+    assert list(observed[0].update_to_weight) == ["all", "model.0", "model.1", "model.3"]
+
+
+FLIP = """
+hit = []
+def flip(gradient):
+    if hit:
+        gradient = gradient.clone()
+        gradient.view(torch.int32)[0, 1] ^= 1 << 20
+        {afterwards}
+    return gradient
+model.module[0].weight.register_hook(flip)
+"""
+HIT = "hit[:] = [1] if (job.rank, job.attempt, step) == (1, 1, 4) else []"
+
+
+def audits(folder: Path) -> list[tuple[int, list[str], list[int]]]:
+    events = [it for _, it in told(folder, GradientsAudited) if isinstance(it, GradientsAudited)]
+    return [(it.step, list(it.groups), list(it.ranks)) for it in events]
+
+
+def test_a_bit_that_flips_in_a_gradient_is_found_before_it_is_kept_and_undone(
+    loop, tmp_path, undisturbed
+):
+    before = FLIP.format(afterwards="hit.clear()")
+    assert loop(3, settings=", audit_every_steps=2", before=before, inside=HIT) == 0
+    ((_, failure),) = told(tmp_path, FailureDetected)
+    assert isinstance(failure, FailureDetected)
+    assert (failure.rank, failure.cause) == (1, Cause.CORRUPTION)
+    assert "rank 1 got another gradient in step 4 than others from its batch" in failure.reason
+    assert (4, ["model.0"], [1]) in audits(tmp_path)
+    assert ends(tmp_path, 3) == undisturbed
+
+
+def test_replicas_that_a_flipped_gradient_makes_wrong_alike_show_nothing_without_an_audit(
+    loop, tmp_path, undisturbed
+):
+    settings = ", audit_every_steps=2, on_audit_mismatch='report', replicas_every_steps=1"
+    before = FLIP.format(afterwards="pass")
+    assert loop(3, settings=settings, before=before, inside=HIT) == 0
+    assert audits(tmp_path) == [(2, [], []), (4, ["model.0"], [1]), (6, [], [])]
+    compared = [
+        it for _, it in told(tmp_path, ReplicasCompared) if isinstance(it, ReplicasCompared)
+    ]
+    assert [(it.step, list(it.groups)) for it in compared] == [(step, []) for step in range(1, 7)]
+    end = ends(tmp_path, 3)
+    assert len(models(end)) == 1
+    assert models(end) != models(undisturbed)
+    streams = {who: components["rng"] for who, components in undisturbed.items()}
+    assert {who: components["rng"] for who, components in end.items()} == streams

@@ -94,14 +94,14 @@ def test_spikes_and_replicas_that_differ_are_counted_and_told():
     assert told["replica_checks_total"] == {(): 3}
     assert told["replica_mismatches_total"] == {(): 2}
     assert told["loss_spikes_total"] == {(): 1}
-    assert findings.mismatched == [
+    assert findings.replicas.mismatches == [
         Mismatch(200, 1, ["model.0"], [2]),
         Mismatch(300, 1, ["model.0"], ()),
     ]
     assert [line.text for line in lines(findings)] == [
         "the loss spiked 1 time, the last at step 301: 6.0000 after a median of 2.0000",
         (
-            "weights differed between ranks in 2 of 3 comparisons, the last after step 300:"
+            "weights differed between ranks in 2 of 3 comparisons, the last at step 300:"
             " no majority says which"
         ),
     ]
