@@ -34,6 +34,7 @@ bench: $(READY)  ## every claim about speed, each beside what it is compared wit
 	$(BIN)/python -m benchmarks.noticing
 	$(BIN)/python -m benchmarks.simulate
 	$(BIN)/python -m benchmarks.storage
+	$(BIN)/python -m benchmarks.straggler
 
 dashboards: $(READY)  ## what Grafana loads: built, held against its types and a live Prometheus, drawn
 	$(BIN)/python -m dashboards.build
