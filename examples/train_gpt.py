@@ -43,6 +43,9 @@ def arguments() -> argparse.Namespace:
         help="what gradients are sent as; none is their own type (default: %(default)s)",
     )
     parser.add_argument(
+        "--count-flops", action="store_true", help="count what a step computes, for the MFU"
+    )
+    parser.add_argument(
         "--seed", type=int, default=1, help="of everything random (default: %(default)s)"
     )
     return parser.parse_args()
@@ -99,6 +102,9 @@ def main() -> None:
     job.protect(model=model, optimizer=optimizer, schedule=schedule, data=sampler)
     batches = job.batches(loader)
     half = job.device.type == "cuda"
+    if options.count_flops:
+        blank = torch.zeros(1, preset.context, dtype=torch.long, device=job.device)
+        job.count_flops(lambda: model(blank, blank), tokens=blank.numel())
 
     for step in job.steps(steps):
         for micro_batch in range(preset.micro_batches):

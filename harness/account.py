@@ -13,6 +13,7 @@ from harness.saves import Checkpoints
 from harness.segments import Meter, Segment
 from harness.sightings import Faults
 from harness.signals.findings import Findings
+from harness.signals.speed import Speed
 from harness.signals.tally import Stragglers
 from harness.tallies import Helper, Rank, Reading
 
@@ -79,6 +80,7 @@ class Account:
     """The last choice of each tier that chooses."""
     recent: Recent = field(default_factory=Recent)
     stragglers: Stragglers = field(default_factory=Stragglers)
+    speed: Speed = field(default_factory=Speed)
 
     @property
     def phase(self) -> Phase:

@@ -24,7 +24,7 @@ def settle_buckets(ddp: DistributedDataParallel) -> None:
     if ddp.find_unused_parameters:
         return  # DDP keeps its first layout then, at every start
     parameters = [parameter for parameter in ddp.module.parameters() if parameter.requires_grad]
-    with _stand_in(ddp), _hooks_silenced(parameters), _gradients_kept(parameters):
+    with _stand_in(ddp), hooks_silenced(parameters), gradients_kept(parameters):
         ddp.forward().backward()  # type: ignore[no-untyped-call]  # torch leaves DDP untyped
         # The second forward lays the buckets out. Its backward must follow: DDP would go on
         # waiting for it, and reduce in a first micro-batch that was to run under `no_sync`.
@@ -122,7 +122,7 @@ def _stand_in(ddp: DistributedDataParallel) -> Iterator[None]:
 
 
 @contextmanager
-def _hooks_silenced(parameters: list[torch.nn.Parameter]) -> Iterator[None]:
+def hooks_silenced(parameters: list[torch.nn.Parameter]) -> Iterator[None]:
     """No hook on a parameter's gradient runs: one may step an optimizer, count or draw.
 
     The dictionaries are emptied in place, for handles to remove a hook point at them.
@@ -137,7 +137,7 @@ def _hooks_silenced(parameters: list[torch.nn.Parameter]) -> Iterator[None]:
 
 
 @contextmanager
-def _gradients_kept(parameters: list[torch.nn.Parameter]) -> Iterator[None]:
+def gradients_kept(parameters: list[torch.nn.Parameter]) -> Iterator[None]:
     """Gradients are recorded, and afterwards every parameter has the one that it had: mostly None."""
     gradients = [parameter.grad for parameter in parameters]
     try:

@@ -25,7 +25,7 @@ SAVE_EVERY_ENTRIES = 20_000
 
 CODE = (
     "account events fold histogram journal ledger lines lives phases recent recovery saves segments"
-    " sightings signals.findings signals.straggler signals.tally tallies"
+    " sightings signals.findings signals.speed signals.straggler signals.tally tallies"
 )
 """The modules that the fold depends on; when any of them changes, every cache is outdated."""
 

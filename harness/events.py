@@ -229,6 +229,20 @@ class StepFinished(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ArithmeticKnown(Event):
+    """What training takes of a device, and what that could do; once in an attempt, where it is known."""
+
+    formula_flops: float
+    """For a token: six for each trainable parameter."""
+    counted_flops: float | None = None
+    """For a token, forward and backward, by torch's counter where the script asked for it."""
+    peak_flops: float | None = None
+    """A second of one device, dense, in `dtype`."""
+    peak_source: str = ""
+    dtype: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class EvaluationStarted(Event):
     """Training pauses to score held-out data."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.events import (
+    ArithmeticKnown,
     AttemptStarted,
     CheckpointDeleted,
     CheckpointRejected,
@@ -120,6 +121,7 @@ class Fold(Lives):
         self.recovery.resume(event.step, event.tier, rollback.lost_ns, rollback.lost_steps)
         self.recovery.reach(Stage.WARMUP, at_ns)
         self.stragglers.resume(self.world_size, at_ns)
+        self.speed.resume()
         self.checkpoints.restore(event, at_ns - self.restore_since_ns)
         return settled
 
@@ -140,6 +142,7 @@ class Fold(Lives):
         settled = meter.advance(at_ns) if working else self._complete(entry, at_ns)
         if (worked_ns := meter.totals[Phase.WORK] - before_ns) > 0:
             self.step_durations.add(worked_ns)
+            self.speed.add(worked_ns, event.tokens)
         self._count(event, self.ledger.finish(event.step, at_ns, meter.productive_ns))
         self.last_step_at_ns = at_ns
         if self.idle:
@@ -205,6 +208,8 @@ class Fold(Lives):
                 self._observe_rank(entry, at_ns)
             case SaveCommitted() | SaveFailed() | CheckpointDeleted() | CheckpointRejected():
                 self._observe_save(entry, at_ns)
+            case ArithmeticKnown() as event:
+                self.speed.arithmetic = event
             case IntervalChosen() as event:
                 self.intervals[event.tier] = event
             case HelperRestarted(name, reason):

@@ -126,7 +126,22 @@ class Job:
         exactness.settle_buckets(wrapped)
         self._settled.append(wrapped)
         self._steplog.pace.watch(model)
+        self._steplog.arithmetic.watch(wrapped)
         return wrapped
+
+    def count_flops(self, forward: Callable[[], Tensor], *, tokens: int) -> None:
+        """Count the arithmetic of `forward`, which gives the loss of `tokens` tokens, for the MFU.
+
+        Rank 0 runs it and its backward once, before the loop, on a batch that is made up and not
+        taken from `batches`; gradients, buffers and random streams are put back. A device without a
+        known peak is measured. Raises `ValueError` once `steps` has begun.
+        """
+        if self._step is not None:
+            raise ValueError(
+                "count_flops inside job.steps() would take a step's time: count before"
+            )
+        if self.rank == 0:
+            self._steplog.arithmetic.count(forward, tokens)
 
     def protect(self, **objects: Any) -> None:
         """Put objects under protection by name: their state is saved, restored and proved.

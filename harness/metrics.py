@@ -177,6 +177,17 @@ SLOWDOWN = _family(
     Kind.GAUGE,
     "Time of a step now, stragglers apart, over that of the run at its fastest.",
 )
+TOKENS_PER_SECOND = _family(
+    "tokens_per_second",
+    Kind.GAUGE,
+    "Tokens of all ranks, redone ones too, a second of work, over the last 30 s of it.",
+)
+MFU = _family(
+    "mfu_ratio",
+    Kind.GAUGE,
+    "Share of the devices' peak that the model takes, by torch's count and by 6 N a token.",
+    "flops",
+)
 RANK_INFO = _family(
     "rank_info", Kind.GAUGE, "1, to join on.", "rank", "local_rank", "node", "gpu_uuid"
 )
@@ -250,6 +261,7 @@ FAMILIES: Mapping[str, Family] = {
         *(CHECKPOINT_BYTES, CHECKPOINT_SIZE, INTERVAL, REJECTED, LAST_SAVE_STEP, LAST_SAVE_TIME),
         *(GRAD_NORM, CLIP_NORM, CLIPS, CLIPPED, UPDATE_TO_WEIGHT, NONFINITE),
         *(STRAGGLER_DELAY, STRAGGLER_WAIT, STRAGGLER_NAMED, SLOWDOWN),
+        *(TOKENS_PER_SECOND, MFU),
         *(RANK_UP, RANK_INFO, RANK_PROGRESS, LOSS, VALIDATION_LOSS),
         *(LOSS_SPIKES, REPLICA_CHECKS, REPLICA_MISMATCHES, AUDITS, AUDIT_MISMATCHES),
         *(FAULTS, DETECTION_LATENCY, MTBF),

@@ -11,6 +11,7 @@ from harness.digest import sample_digest
 from harness.events import StateDigested, StepFinished
 from harness.observed import Observed
 from harness.pace import Pace, StepTime
+from harness.signals.throughput import Arithmetic
 from harness.signals.window import Window
 from harness.slots import Mark
 from harness.voice import Voice
@@ -23,12 +24,14 @@ class StepLog:
         self, voice: Voice, world_size: int, digest_every_steps: int, device: torch.device
     ) -> None:
         self.pace = Pace(voice.slot, device)
+        self.arithmetic = Arithmetic(device)
         self.observed = Observed(late=device.type != "cpu")
         self.batches: Batches[object] | None = None
         self._voice = voice
         self._world_size = world_size
         self._digest_every_steps = digest_every_steps
         self._window = Window()
+        self._has_told_arithmetic = False
         self._samples = 0
 
     def begin_at(self, step: int) -> None:
@@ -44,10 +47,20 @@ class StepLog:
         timed = self._window.add(step, passed, last)
         if timed is not None:
             self._voice.write(timed)
+        self._tell_arithmetic()
         every = self._digest_every_steps
         if last or (every and step % every == 0):
             told = {**digests(), "samples": samples, "loss": _exactly(loss)}
             self._voice.write(StateDigested(step, told))
+
+    def _tell_arithmetic(self) -> None:
+        """After the first step: in which dtype a model computes shows in its first forward."""
+        if self._has_told_arithmetic:
+            return
+        self._has_told_arithmetic = True
+        known = self.arithmetic.known()
+        if known is not None:
+            self._voice.tell(known)
 
     def _tell_finished(self, step: int, passed: StepTime) -> str:
         """Write `StepFinished`; the digest of the sample ids that this rank used."""

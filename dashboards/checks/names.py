@@ -11,13 +11,7 @@ UNUSED: Mapping[str, str] = {
     f"{PREFIX}gradient_audit_mismatches_total": "likewise; the report tells",
 }
 """Exported families that no panel shows, and why."""
-AWAITED = frozenset(
-    f"{PREFIX}{name}"
-    for name in (
-        "mfu_ratio",
-        "tokens_per_second",
-    )
-)
+AWAITED: frozenset[str] = frozenset()
 """Families that panels are there for and nothing feeds yet: their panels are empty until then."""
 
 _NAME = re.compile(rf"\b{PREFIX}[a-z_]+\b")

@@ -14,6 +14,7 @@ from harness.recovery import Stage
 from harness.report.health import health
 from harness.report.slowness import Slowness
 from harness.report.spread import Spread, number, seconds
+from harness.report.throughput import Throughput
 from harness.segments import Segment
 from harness.sightings import FaultState
 from harness.signals.findings import Findings
@@ -212,6 +213,7 @@ class Report:
     notes: Sequence[str] = ()
     """What could not be read."""
     slowness: Slowness = field(default_factory=Slowness)
+    throughput: Throughput = field(default_factory=Throughput)
 
     @property
     def durations(self) -> Spread:
@@ -284,6 +286,7 @@ class Report:
                 for name, one in self.helpers.items()
             },
             "stragglers": self.slowness.to_json(),
+            **self.throughput.to_json(),
             "notes": list(self.notes),
         }
 

@@ -9,6 +9,7 @@ from harness.recovery import UNKNOWN_CAUSE, Restart
 from harness.report.model import Checkpoints, Comeback, FaultFate, Report, Standing
 from harness.report.planned import Planned
 from harness.report.slowness import Slowness
+from harness.report.throughput import Throughput
 from harness.sightings import Fault
 from harness.timeline import Timeline
 
@@ -63,6 +64,12 @@ def tell(
         helpers=account.helpers,
         notes=tuple(notes),
         slowness=Slowness.of(account.stragglers),
+        throughput=Throughput(
+            account.tokens_useful + account.tokens_redone,
+            account.totals[Phase.WORK],
+            account.world_size,
+            account.speed.arithmetic,
+        ),
     )
 
 

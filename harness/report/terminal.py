@@ -11,7 +11,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from harness.phases import Phase
 from harness.report import cells, health, strip, tables
 from harness.report.model import Checkpoints, Report, Standing
 from harness.report.spread import counted, duration, seconds
@@ -150,9 +149,7 @@ def _strip(report: Report, width: int) -> Iterator[RenderableType]:
 def _training(report: Report) -> Iterator[RenderableType]:
     redone = f", {report.redone_steps} redone" if report.redone_steps else ""
     yield Text(f"steps: {report.step} held, {report.lost_steps} lost{redone}")
-    worked_s = seconds(report.split.state_ns[Phase.WORK])
-    if report.tokens and worked_s:
-        yield Text(f"tokens: {report.tokens:,}, {report.tokens / worked_s:,.0f} a second of work")
+    yield from map(Text, report.throughput.lines())
     if report.validations:
         first, last = report.validations[0], report.validations[-1]
         losses = f"{first.value:.4f} (step {first.step}) → {last.value:.4f} (step {last.step})"
@@ -161,8 +158,7 @@ def _training(report: Report) -> Iterator[RenderableType]:
         yield Text(f"last training loss: {report.loss:.4f}")
     for found in health.lines(report.findings):
         yield Text(found.text, style="yellow" if found.is_bad else "")
-    for line in report.slowness.lines(report.world_size):
-        yield Text(line)
+    yield from map(Text, report.slowness.lines(report.world_size))
     saves = report.checkpoints
     if saves.committed or saves.failed or saves.rejected:
         yield Text(_saves(report))

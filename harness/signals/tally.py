@@ -85,7 +85,7 @@ class Stragglers:
     arrived: int = 0
     """… how many did."""
     is_warm: bool = False
-    """The first comparison of the attempt is behind it."""
+    """The first comparison of the attempt is behind it: a step that warms up is nobody's fault."""
     ranks: int = 0
 
     def resume(self, ranks: int, at_ns: int) -> None:
@@ -124,10 +124,10 @@ class Stragglers:
         shares = [self.told[rank].share() for rank in range(self.ranks)]
         steps = self.told[0].steps
         self.told, self.arrived = {}, 0
+        self.last = compare(shares)
         if not self.is_warm:
             self.is_warm = True
             return
-        self.last = compare(shares)
         self.compared += 1
         self.waited_ns += steps * self.last.wait_ns
         if self.reference.add(self.last.pace_ns):

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import traceback
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from harness import buckets, exactness
 from harness.components import Protected
 from harness.digest import digest
 from harness.pace import Pace
+from harness.signals import flops
 
 WORLD_SIZES = (3, 4)
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -113,7 +115,7 @@ def divided(_: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
 
 
 def signalled(rank: int) -> dict[str, list[str]]:
-    """Components that differ where the ranks' own times are taken, with DDP's reduction and a hook."""
+    """Components that differ with signals on: own times are taken, and rank 0 counts operations."""
     found = {}
     for name, hook in (("ddp", None), ("hook", divided)):
         digests = []
@@ -123,6 +125,9 @@ def signalled(rank: int) -> dict[str, list[str]]:
                 run.model.register_comm_hook(None, hook)
             pace = Pace() if on else None
             if pace is not None:
+                if rank == 0:
+                    forward = partial(run.model, torch.zeros(4, 16))
+                    flops.count(lambda of=forward: of().sum(), [run.model])  # type: ignore[misc]
                 pace.watch(run.model)
                 pace.watch_optimizer(run.optimizer)
             digests.append(run.train(range(6), pace))

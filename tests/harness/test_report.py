@@ -196,6 +196,8 @@ def test_a_run_that_was_killed_once_is_told_in_full(tmp_path):
             "slowdown": None,
             "all_ranks_slow": False,
         },
+        "tokens_per_s": 500 / 1.45,
+        "mfu": {},
         "notes": [],
     }
     assert told["final_digest"] is not None

@@ -26,9 +26,11 @@ def go_on(tally: Stragglers, steps: range, *own: int, data: int = 0) -> None:
             tally.time(rank, timed(step, ms + slow, data=slow), step * S, KEEP)
 
 
-def test_the_first_step_of_an_attempt_is_compared_with_nobody():
+def test_the_first_step_of_an_attempt_is_shown_and_counts_for_nothing():
     tally = going()
-    assert (tally.compared, tally.waited_ns, tally.last) == (0, 0, None)
+    assert (tally.compared, tally.waited_ns, tally.watch.window) == (0, 0, [])
+    assert tally.last is not None
+    assert tally.last.late_ns == [MS, 0]
 
 
 def test_the_wait_for_the_slowest_adds_up_over_all_steps():
@@ -46,6 +48,7 @@ def test_ranks_that_tell_of_other_numbers_of_steps_are_compared_where_they_meet(
     tally.time(1, timed(8, 30, steps=4), 0, KEEP)
     assert tally.compared == 0
     tally.time(0, timed(8, 10, steps=7), 0, KEEP)
+    assert tally.compared == 1
     assert tally.last is not None
     assert tally.last.late_ns == [0, (3 * 10 + 4 * 30) * MS // 7 - 10 * MS]
     assert tally.told == {}
