@@ -194,8 +194,10 @@ def _enter(order: Order, parent: int) -> None:
 def start_warm(program: Program) -> Body:
     """A body that runs the program in the fork itself, with everything imported."""
 
+    ours = rank.own_modules()
+
     def body(order: Order) -> NoReturn:
-        rank.play_forked(program, order.stacks)
+        rank.play_forked(program, order.stacks, ours)
 
     return body
 

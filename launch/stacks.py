@@ -18,7 +18,7 @@ from launch.rank import STACKS_SIGNAL
 from launch.spawner import Spawner
 
 PATIENCE_S = 0.1
-LOOK_S = 0.004
+LOOK_S = 0.001
 SPY_S = 2.0
 """Longest that py-spy may take for all ranks that do not answer."""
 FRAMES = 3

@@ -17,9 +17,14 @@ MODULES = (
     "torch._dynamo",
     "torch.distributed.run",
     "torch.distributed.elastic.agent.server.api",
+    "torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
     "torch.nn.parallel",
+    "torch.profiler",
     "torch.utils.data",
     "numpy",
+    "numpy.ma",  # numpy.unique imports it when it is first called
+    "fsspec.implementations.chained",
+    "harness.data",
     "harness.job",
 )
 
