@@ -49,7 +49,9 @@ def seed_all(seed: int, rank: int, step: int = 0) -> None:
     random.seed(int.from_bytes(python.generate_state(4).tobytes(), "little"))
     np.random.seed(numpy.generate_state(4))  # the global stream is the one users draw from
     seed_torch = torch.manual_seed if _CUDA.is_available() else torch.default_generator.manual_seed
-    seed_torch(int(torch_cpu.generate_state(1, np.uint64)[0]))  # the former seeds CUDA's streams too
+    seed_torch(
+        int(torch_cpu.generate_state(1, np.uint64)[0])
+    )  # the former seeds CUDA's streams too
 
 
 def capture_rng() -> dict[str, Any]:

@@ -150,7 +150,7 @@ def _add_launcher(group: argparse._ArgumentGroup) -> None:
     grace = f"seconds for the last save after SIGTERM (default: {DEFAULT_GRACE_S:g})"
     linger = "seconds for which copies in memory are held for the next launch after this one was"
     linger += f" killed (default: {DEFAULT_LINGER_S:g})"
-    preload = "modules to import once for all ranks, separated by commas"
+    preload = "modules that the script imports, separated by commas: imported once for all ranks"
     port = "port of /metrics; 0 takes a free one (default: 9464, or a free one where that is taken)"
     add("--restart-window", type=float, default=DEFAULT_WINDOW_S, metavar="S", help=window)
     add("--max-preemptions", type=int, default=DEFAULT_PREEMPTIONS, metavar="N", help=preemptions)

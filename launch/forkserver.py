@@ -193,7 +193,6 @@ def _enter(order: Order, parent: int) -> None:
 
 def start_warm(program: Program) -> Body:
     """A body that runs the program in the fork itself, with everything imported."""
-
     ours = rank.own_modules()
 
     def body(order: Order) -> NoReturn:
@@ -206,7 +205,8 @@ def start_cold(program: Program) -> Body:
     """A body that becomes a fresh interpreter, which has everything still to import."""
 
     def body(order: Order) -> NoReturn:
-        command = [sys.executable, rank.__file__, order.stacks, program.kind, program.target]
+        python = [sys.executable, *(["-P"] if program.keeps_path else [])]
+        command = [*python, rank.__file__, order.stacks, program.kind, program.target]
         os.execv(sys.executable, [*command, *program.arguments])  # noqa: S606
 
     return body
@@ -221,34 +221,41 @@ def _has_children() -> bool:
 
 
 def main(arguments: Iterable[str]) -> None:
-    """Be a fork server of one's own: `DESCRIPTOR LAUNCHER COLD PRELOAD KIND TARGET ARGUMENTS…`.
+    """Be a fork server of one's own: `DESCRIPTOR LAUNCHER COLD PRELOAD KEEPS KIND TARGET ARGUMENTS…`.
 
-    COLD says why processes are to start cold; where it is empty this one becomes warm first.
+    COLD says why processes are to start cold; where it is empty this one becomes warm first. KEEPS is
+    empty unless ranks are to leave Python's path as it is.
     """
-    descriptor, launcher, cold, preload, kind, target, *rest = arguments
+    descriptor, launcher, cold, preload, keeps, kind, target, *rest = arguments
     die_with(int(launcher))  # until it serves, it has nothing to tidy up
     for number in ASKS_TO_LEAVE:
         signal.signal(number, signal.SIG_IGN)
-    program = Program(Kind(kind), target, tuple(rest))
-    cold = cold or _warm_up(preload)
+    program = Program(Kind(kind), target, tuple(rest), bool(keeps))
+    cold = cold or _warm_up(preload, program)
+    if not program.keeps_path:
+        sys.path.insert(
+            0, program.folder
+        )  # this interpreter was started with -P, and put none there
     connection = socket.socket(fileno=int(descriptor))
     with suppress(BrokenPipeError, ConnectionResetError):
         connection.send(msgspec.json.encode(Ready(cold)))
     serve(connection, int(launcher), start_cold(program) if cold else start_warm(program))
 
 
-def _warm_up(preload: str) -> str:
+def _warm_up(preload: str, program: Program) -> str:
     """Import what ranks need; gives why they cannot be forked all the same, if they cannot."""
     from launch import warm
 
     warm.load()
     try:
-        warm.preload(preload.split(",") if preload else ())
+        harmful = warm.preload(preload.split(",") if preload else (), program.folder)
     except ImportError as error:
-        return f"--preload {preload}: {error}"
+        return f"--preload {error}"
     gc.collect()
     gc.freeze()
-    return warm.obstacle()
+    return (
+        "; ".join(f"--preload {name}: {harm}" for name, harm in harmful.items()) or warm.obstacle()
+    )
 
 
 if __name__ == "__main__":

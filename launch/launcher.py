@@ -7,6 +7,7 @@ nothing; all that can be refused is refused before the first rank starts.
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 from torch.distributed.run import config_from_args
 
@@ -48,12 +49,14 @@ def launch(asked: Options, threads: str | None) -> int:
     Raises `UsageError`. In a rank, which is a fork of this process, it ends in `SystemExit`.
     """
     prepared = preparation.prepare(asked, os.environ)
-    spawner = _spawner(asked)
+    spawner, asked, lines = _spawner(asked)
     processes.adopt_orphans()
     try:
         ranks = _ranks(asked, prepared, threads)
         with preparation.held(prepared.run_dir), preparation.undone_if_refused(prepared):
             launcher = _Launcher(asked, prepared, ranks)
+            for line in lines:
+                launcher.warn(line)
             preparation.write_down(prepared, asked, ranks.world_size, launcher.warn)
             _belong_to(prepared.run_dir)
             ending = launcher.run(spawner)
@@ -71,19 +74,28 @@ def _belong_to(run_dir: RunDir) -> None:
         raise UsageError(str(error)) from None
 
 
-def _spawner(asked: Options) -> Spawner:
-    """Fork the fork server, or start a cold one where that cannot be."""
-    cold = "asked for by --cold"
-    if not asked.cold:
-        warm.load()
-        try:
-            warm.preload(asked.preload)
-        except ImportError as error:
-            raise UsageError(f"--preload {','.join(asked.preload)}: {error}") from None
-        cold = warm.obstacle()
-    if cold:
-        return Spawner.execute(asked.program, cold)
-    return Spawner.fork(forkserver.start_warm(asked.program))
+def _spawner(asked: Options) -> tuple[Spawner, Options, Sequence[str]]:
+    """Fork the fork server, or start it as a bare interpreter where this process cannot be forked.
+
+    Gives also what is asked for from here on, and a line for each module that is not preloaded.
+    """
+    if asked.cold:
+        return Spawner.execute(asked.program, "asked for by --cold"), asked, ()
+    warm.load()
+    if cold := warm.obstacle():
+        return Spawner.execute(asked.program, cold), asked, ()
+    try:
+        harmful = warm.preload(asked.preload, asked.program.folder)
+    except ImportError as error:
+        raise UsageError(f"--preload {error}") from None
+    if not harmful:
+        return Spawner.fork(forkserver.start_warm(asked.program)), asked, ()
+    kept = tuple(name for name in asked.preload if name not in harmful)
+    lines = [
+        f"--preload goes without {name}: {harm}, so each rank imports it by itself"
+        for name, harm in harmful.items()
+    ]
+    return Spawner.execute(asked.program, "", kept), replace(asked, preload=kept), lines
 
 
 def _ranks(asked: Options, prepared: Prepared, threads: str | None) -> Ranks:

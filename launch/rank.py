@@ -20,7 +20,7 @@ import threading
 import time
 import traceback
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -50,6 +50,22 @@ class Program:
     target: str
     """Path of the script (or of a folder or archive with a `__main__.py`), or name of the module."""
     arguments: tuple[str, ...] = ()
+    keeps_path: bool = field(default_factory=lambda: sys.flags.safe_path)
+    """Python was told (`-P`) to look in no folder before those of its own."""
+
+    @property
+    def is_packed(self) -> bool:
+        """It is a folder or an archive with a `__main__.py`."""
+        return Path(self.target).is_dir() or self.target.endswith((".zip", ".pyz"))
+
+    @property
+    def folder(self) -> str:
+        """Where its own modules are looked for first."""
+        if self.kind is Kind.MODULE:
+            return str(Path.cwd())
+        if self.is_packed:
+            return str(Path(self.target).absolute())
+        return str(Path(self.target).resolve().parent)
 
 
 def own_modules() -> tuple[str, ...]:
@@ -142,20 +158,19 @@ def _run(program: Program) -> None:
     main.__dict__.update(__annotations__={}, __builtins__=builtins)
     sys.modules["__main__"] = main
     sys.argv = [program.target, *program.arguments]
+    if not program.keeps_path:
+        _search_first(program.folder)
     if program.kind is Kind.MODULE:
-        _search_first(str(Path.cwd()))
         # What `python -m` itself calls; `runpy.run_module` would take `__main__` away again
         # before functions registered with `atexit` run.
         runpy._run_module_as_main(program.target)  # type: ignore[attr-defined]
-    elif Path(program.target).is_dir() or program.target.endswith((".zip", ".pyz")):
-        _search_first(str(Path(program.target).absolute()))
+    elif program.is_packed:
         runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
     else:
         _run_script(main, Path(program.target))
 
 
 def _run_script(main: ModuleType, script: Path) -> None:
-    _search_first(str(script.resolve().parent))
     path = str(script.absolute())
     main.__file__ = path
     main.__loader__ = SourceFileLoader("__main__", path)
@@ -166,8 +181,6 @@ def _run_script(main: ModuleType, script: Path) -> None:
 
 def _search_first(folder: str) -> None:
     """Put `folder` where `python` puts the script's: in the place of the launcher's own."""
-    if sys.flags.safe_path:
-        return
     sys.path[0:1] = [folder]
     # A warm parent may have imported another module of the name of one beside the script.
     for entry in Path(folder).iterdir() if Path(folder).is_dir() else ():

@@ -92,6 +92,7 @@ class Spawner:
             command = [
                 *(sys.executable, "-P", "-m", forkserver.__name__),
                 *(str(theirs.fileno()), str(os.getpid()), cold, ",".join(preload)),
+                "keeps" if program.keeps_path else "",
                 *(program.kind, program.target, *program.arguments),
             ]
             pid = os.posix_spawn(sys.executable, command, os.environ)

@@ -45,15 +45,39 @@ def load() -> None:
         importlib.import_module(name)
 
 
-def preload(names: Iterable[str]) -> None:
-    """Import what the user named with `--preload`, from the current folder too."""
-    folder = str(Path.cwd())
-    sys.path.insert(0, folder)
+def preload(names: Iterable[str], folder: str) -> dict[str, str]:
+    """Import what the user named with `--preload`, from the script's and the current folder too.
+
+    Gives what is wrong with each module that stands in the way of a fork; it is imported all the
+    same. Raises `ImportError` that names one that cannot be imported.
+    """
+    searched = [folder, str(Path.cwd())]
+    sys.path[:0] = searched
+    harmful: dict[str, str] = {}
     try:
         for name in names:
-            importlib.import_module(name)
+            before = _state()
+            try:
+                importlib.import_module(name)
+            except Exception as error:
+                raise ImportError(f"{name}: {type(error).__name__}: {error}") from error
+            if harm := _harm(before, _state()):
+                harmful[name] = harm
     finally:
-        sys.path.remove(folder)
+        for entry in searched:
+            sys.path.remove(entry)
+    return harmful
+
+
+def _state() -> tuple[int, bool]:
+    return processes.count_threads(), processes.holds_accelerator() or _cuda_is_initialized()
+
+
+def _harm(before: tuple[int, bool], after: tuple[int, bool]) -> str:
+    threads, touched = after[0] - before[0], after[1] and not before[1]
+    if threads > 0:
+        return f"it starts {'a thread' if threads == 1 else f'{threads} threads'}, which no fork takes along"
+    return "it touches CUDA, which no fork survives" if touched else ""
 
 
 def obstacle() -> str:

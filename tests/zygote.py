@@ -154,7 +154,7 @@ def _serve(descriptor: int, parent: int) -> None:
     import launch.launcher  # noqa: F401
 
     with suppress(ImportError):
-        warm.preload(["s3fs"])  # the slowest by far of what a job on S3 imports
+        warm.preload(["s3fs"], ".")  # the slowest by far of what a job on S3 imports
     harness.cli.commands_of_other_rooms()
     assert not warm.obstacle(), warm.obstacle()
     gc.collect()

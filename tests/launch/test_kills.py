@@ -197,9 +197,10 @@ def test_a_fork_server_that_dies_costs_an_attempt_and_the_next_is_warm_again(ben
 
 def test_a_new_fork_server_has_imported_what_the_first_had_and_forks_again_and_again(bench: Bench):
     bench.write("slow.py", "import os\npid = os.getpid()\n")
+    bench.write("beside.py", "")
     script = bench.write(
         "s.py",
-        "import json, os, slow, sys, time\n"
+        "import json, os, slow, sys, time, beside\n"
         "print(json.dumps({'own': slow.pid == os.getpid(), 'server': slow.pid == os.getppid()}))\n"
         "time.sleep(1000 if os.environ['HARNESS_ATTEMPT'] == '1' else 0)\n"
         "sys.exit(os.environ['HARNESS_ATTEMPT'] == '2')\n",

@@ -164,25 +164,48 @@ def test_ranks_draw_different_numbers_and_have_the_threads_asked_for(bench: Benc
     assert [numbers[3:] for numbers in told] == [[2, 500.0]] * 3
 
 
-def test_a_module_that_starts_a_thread_makes_ranks_start_cold_and_that_is_said(bench: Bench):
+def test_a_module_that_starts_a_thread_is_not_preloaded_and_named_and_the_others_are(bench: Bench):
     bench.write(
         "busy.py",
-        "import threading, time\n"
-        "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n",
+        "import os, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
+        "pid = os.getpid()\n",
     )
-    script = bench.write("s.py", "print(1)\n")
-    assert bench.launch("--preload", "busy", script).wait() == 0
-    reason = "the launcher runs 2 threads after its imports, and a fork takes one along"
-    assert bench.events(RanksSpawned) == [RanksSpawned(1, warm=False, reason=reason)]
-
-
-def test_a_preloaded_module_is_there_in_every_rank(bench: Bench):
     bench.write("slow.py", "import os\npid = os.getpid()\n")
     script = bench.write(
-        "s.py", "import json, os, slow\nprint(json.dumps({'own': slow.pid == os.getpid()}))\n"
+        "s.py",
+        "import json, os, busy, slow\n"
+        "print(json.dumps([it.pid == os.getpid() for it in (busy, slow)]))\n",
     )
-    assert bench.launch("--preload", "slow", script).wait() == 0
-    assert bench.told() == {"own": False}
+    run = bench.launch("--preload", "busy,slow", script)
+    assert run.wait() == 0
+    assert json.loads(bench.printed()) == [True, False]
+    assert bench.events(RanksSpawned) == [RanksSpawned(1, warm=True)]
+    assert run.printed == (
+        "harness run: --preload goes without busy: it starts a thread, which no fork takes along,"
+        " so each rank imports it by itself\n"
+    )
+
+
+def test_a_module_that_cannot_be_imported_is_refused_by_name(bench: Bench):
+    bench.write("broken.py", "raise RuntimeError('no licence')\n")
+    run = bench.launch("--preload", "json,broken", bench.write("s.py", "print(1)\n"))
+    assert run.wait() == 2
+    assert "harness run: --preload broken: RuntimeError: no licence" in run.printed
+
+
+def test_a_preloaded_module_is_there_in_every_rank_and_may_lie_beside_the_script(bench: Bench):
+    bench.write("slow.py", "import os\npid = os.getpid()\n")
+    bench.write("apart/beside.py", "import os\npid = os.getpid()\n")
+    script = bench.write(
+        "apart/s.py",
+        "import json, os, sys, beside\n"
+        "sys.path.append('.')\n"
+        "import slow\n"
+        "print(json.dumps({'own': [it.pid == os.getpid() for it in (slow, beside)]}))\n",
+    )
+    assert bench.launch("--preload", "slow,beside", script).wait() == 0
+    assert bench.told() == {"own": [False, False]}
 
 
 def test_a_rank_reaches_its_first_points_before_its_script_and_before_its_group(bench: Bench):
