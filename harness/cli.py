@@ -174,6 +174,7 @@ def export(
     every: float | None = None,
     port: int | None = None,
     host: str = "127.0.0.1",
+    access: Path | None = None,
     with_parent: Annotated[bool, Flag] = False,
 ) -> int:
     """Serve the metrics of a run for Prometheus until told to stop.
@@ -193,6 +194,8 @@ def export(
         TCP port; 0 takes a free one. Default: 9464, or a free one where that is taken.
     host
         Address to listen on; only this machine by default.
+    access
+        TOML file that says who may ask: tables [tls] and [users], as docs/metrics.md has them.
     with_parent
         Die with the process that started this one.
     """
@@ -211,7 +214,7 @@ def export(
         return _refused("one run is served at a time; several, and --every, go with --openmetrics")
     import harness.exporter
 
-    return harness.exporter.serve(run_dirs[0], host=host, port=port, with_parent=with_parent)
+    return harness.exporter.serve(run_dirs[0], host, port, access, with_parent)
 
 
 def target(runs: list[Path], /, *, loss: str, json: Annotated[bool, Flag] = False) -> int:

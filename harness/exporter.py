@@ -11,18 +11,20 @@ import signal
 import socket
 import threading
 import time
+from pathlib import Path
 from typing import Self
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from harness.access import Access, read
 from harness.collector import RunCollector
 from harness.page import serving
 from harness.page.document import document
 from harness.parent import die_with
 from harness.replace import replace_file
 from harness.rundir import RunDir
-from harness.server import Answer, Asked, Routes, Server, say
+from harness.server import OPEN, Answer, Asked, Routes, Server, say
 
 SCHEMA = 1
 USUAL_PORT = 9464
@@ -33,19 +35,26 @@ PATH = "/metrics"
 class Exporter:
     """An HTTP server in a thread of its own; what it says is folded when it is asked."""
 
-    def __init__(self, run_dir: RunDir, host: str = "127.0.0.1", port: int | None = None) -> None:
+    def __init__(
+        self,
+        run_dir: RunDir,
+        host: str = "127.0.0.1",
+        port: int | None = None,
+        access: Access = OPEN,
+    ) -> None:
         self._collector = RunCollector(run_dir)
         self._run_dir = run_dir
-        self._server = _listening(host, port, _routes(self._collector))
+        self._server = _listening(host, port, _routes(self._collector), access)
         self.port: int = self._server.server_address[1]
         self.target = _target(host, self.port)
+        self.scheme = "http" if access.tls is None else "https"
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True
         )
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._entry = _discovery(self._run_dir, self.target)
+        self._entry = _discovery(self._run_dir, self.target, self.scheme)
         try:
             replace_file(self._run_dir.exporter, self._entry.encode())
         except OSError as error:  # a run that may only be read can still be served
@@ -62,7 +71,11 @@ class Exporter:
 
 
 def serve(
-    run_dir: RunDir, host: str = "127.0.0.1", port: int | None = None, with_parent: bool = False
+    run_dir: RunDir,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    access: Path | None = None,
+    with_parent: bool = False,
 ) -> int:
     """Serve until SIGTERM or SIGINT and return the exit status.
 
@@ -73,12 +86,15 @@ def serve(
     if with_parent:
         die_with(os.getppid(), signal.SIGTERM)
     try:
-        exporter = Exporter(run_dir, host, port)
+        exporter = Exporter(run_dir, host, port, OPEN if access is None else read(access))
+    except ValueError as error:
+        say(str(error))
+        return 2
     except OSError as error:
         say(f"cannot serve metrics on {host}: {error}")
         return 1
     with exporter:
-        root = f"http://{exporter.target}"
+        root = f"{exporter.scheme}://{exporter.target}"
         say(f"metrics of {run_dir.path} at {root}{PATH}, a page of it at {root}{serving.PAGE}")
         signal.sigwait({signal.SIGTERM} if with_parent else {signal.SIGTERM, signal.SIGINT})
     return 0
@@ -87,14 +103,14 @@ def serve(
 # ── what is served ──────────────────────────────────────────────────────────────────────────────
 
 
-def _listening(host: str, port: int | None, routes: Routes) -> Server:
+def _listening(host: str, port: int | None, routes: Routes, access: Access) -> Server:
     wanted = USUAL_PORT if port is None else port
     try:
-        return Server(host, wanted, routes)
+        return Server(host, wanted, routes, access)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
-    server = Server(host, 0, routes)
+    server = Server(host, 0, routes, access)
     say(f"port {wanted} is taken; metrics are served on port {server.server_address[1]} instead")
     return server
 
@@ -129,12 +145,13 @@ def _target(host: str, port: int) -> str:
     return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
 
 
-def _discovery(run_dir: RunDir, target: str) -> str:
+def _discovery(run_dir: RunDir, target: str, scheme: str) -> str:
     """A `file_sd` group. Its labels are meta labels: others would clash with those of the metrics.
 
-    Only `instance` is not: an exporter that comes back on another port is the same to Prometheus.
+    An `instance` is named, so that an exporter that comes back on another port is the same to Prometheus.
     """
     labels = {
+        "__scheme__": scheme,
         "instance": f"{socket.gethostname()}:{run_dir.path}",
         "__meta_harness_schema": str(SCHEMA),
         "__meta_harness_run_dir": str(run_dir.path),

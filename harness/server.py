@@ -9,8 +9,12 @@ import socket
 import socketserver
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+from harness.access import Access
 
 SLOW_CLIENT_S = 10.0
 TEXT = "text/plain; charset=utf-8"
@@ -36,6 +40,7 @@ class Answer:
 
 
 Routes = Mapping[str, Callable[[Asked], Answer]]
+OPEN = Access()
 
 
 class Server(socketserver.ThreadingTCPServer):
@@ -45,12 +50,21 @@ class Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, host: str, port: int, routes: Routes) -> None:
-        self.routes = routes
+    def __init__(self, host: str, port: int, routes: Routes, access: Access = OPEN) -> None:
+        self.routes, self.access = routes, access
         self.is_private = is_loopback(host)
         if ":" in host:
             self.address_family = socket.AF_INET6
         super().__init__((host, port), _Handler)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """In a thread of the connection's own, so that a slow handshake holds up nobody else."""
+        if self.access.tls is None:
+            super().finish_request(request, client_address)
+            return
+        request.settimeout(SLOW_CLIENT_S)
+        with suppress(OSError), self.access.tls.wrap_socket(request, server_side=True) as secured:
+            super().finish_request(secured, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -64,6 +78,9 @@ class _Handler(BaseHTTPRequestHandler):
         route = self.server.routes.get(path)
         if self.server.is_private and not may_ask(self.headers.get("Host")):
             self._say_only(421, "this is served to this machine alone: ask for it as localhost")
+        elif not self.server.access.admits(self.headers.get("Authorization")):
+            challenge = {"WWW-Authenticate": 'Basic realm="harness", charset="UTF-8"'}
+            self._say_only(401, "this is for those who have a name and a password", challenge)
         elif route is None:
             self._say_only(404, f"here is only {', '.join(self.server.routes)}")
         else:

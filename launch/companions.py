@@ -70,9 +70,10 @@ def saver(run_dir: Path, address: str, linger_s: float) -> list[str]:
     return ["harness.checkpoint.saver", str(run_dir), "--address", address, *end]
 
 
-def exporter(run_dir: Path, port: int | None) -> list[str]:
+def exporter(run_dir: Path, port: int | None, host: str, access: Path | None) -> list[str]:
     """The command that serves the run's metrics; None takes the exporter's own default port."""
-    where = [] if port is None else ["--port", str(port)]
+    where = ["--host", host] + ([] if port is None else ["--port", str(port)])
+    where += [] if access is None else ["--access", str(access)]
     return ["harness", "export", str(run_dir), *where, "--with-parent"]
 
 

@@ -152,6 +152,8 @@ def _add_launcher(group: argparse._ArgumentGroup) -> None:
     linger += f" killed (default: {DEFAULT_LINGER_S:g})"
     preload = "modules that the script imports, separated by commas: imported once for all ranks"
     port = "port of /metrics; 0 takes a free one (default: 9464, or a free one where that is taken)"
+    host = "address on which /metrics is served (default: 127.0.0.1, this machine alone)"
+    access = "TOML file with TLS and passwords for /metrics, as docs/metrics.md has it"
     add("--restart-window", type=float, default=DEFAULT_WINDOW_S, metavar="S", help=window)
     add("--max-preemptions", type=int, default=DEFAULT_PREEMPTIONS, metavar="N", help=preemptions)
     add("--grace", type=float, default=DEFAULT_GRACE_S, metavar="S", help=grace)
@@ -159,6 +161,8 @@ def _add_launcher(group: argparse._ArgumentGroup) -> None:
     add("--preload", default="", metavar="MODULES", help=preload)
     add("--cold", action="store_true", help="start each rank as a fresh interpreter")
     add("--metrics-port", type=int, metavar="PORT", help=port)
+    add("--metrics-host", default="127.0.0.1", metavar="ADDRESS", help=host)
+    add("--metrics-access", type=Path, metavar="FILE", help=access)
     add("--no-metrics", dest="metrics", action="store_false", help="serve no /metrics")
     add("--quiet", action="store_true", help="say only what went wrong")
 

@@ -219,7 +219,9 @@ class _Launcher:
         if self._record.armed:
             yield Recipe(INJECTOR, companions.injector(path), may_finish=True)
         if self._asked.metrics:
-            yield Recipe(EXPORTER, companions.exporter(path, self._asked.metrics_port))
+            asked = self._asked
+            where = asked.metrics_port, asked.metrics_host, asked.metrics_access
+            yield Recipe(EXPORTER, companions.exporter(path, *where))
 
     def _renewed(self, dead: Spawner, lived_s: Sequence[float]) -> Spawner:
         """A fork server in the place of one that died: as warm, unless that died again and again."""

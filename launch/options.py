@@ -13,7 +13,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from harness import settings
+from harness import access, settings
 from harness.settings import ALIASES, DEFAULTS
 from launch import watchdog
 from launch.flags import HANGS, LIMITS, UsageError, flag, make_parser
@@ -69,6 +69,8 @@ class Options:
     faults: Path | None
     tape: Path | None
     metrics_port: int | None
+    metrics_host: str
+    metrics_access: Path | None
     metrics: bool
     quiet: bool
     notes: tuple[str, ...]
@@ -96,6 +98,8 @@ def parse(argv: Sequence[str]) -> Options:
         faults=asked.faults,
         tape=asked.tape,
         metrics_port=asked.metrics_port,
+        metrics_host=asked.metrics_host,
+        metrics_access=asked.metrics_access,
         metrics=asked.metrics,
         quiet=asked.quiet,
         notes=tuple(
@@ -177,9 +181,19 @@ def _refuse(asked: argparse.Namespace) -> None:
     for name, path in (("--faults", asked.faults), ("--tape", asked.tape)):
         if path is not None and not path.is_file():
             mistakes.append(f"{name} {path}: there is no such file")
+    if asked.metrics_access is not None:
+        mistakes += _mistaken_access(asked.metrics_access)
     mistakes += _mistaken_settings(asked)
     if mistakes:
         raise UsageError("\n".join(mistakes))
+
+
+def _mistaken_access(path: Path) -> list[str]:
+    try:
+        access.read(path)
+    except ValueError as error:
+        return [f"--metrics-access {error}"]
+    return []
 
 
 def mistaken_hangs(asked: argparse.Namespace) -> list[str]:

@@ -76,6 +76,7 @@ def test_where_metrics_are_served_stands_in_the_run_directory_while_they_are(tmp
             {
                 "targets": [f"127.0.0.1:{exporter.port}"],
                 "labels": {
+                    "__scheme__": "http",
                     "instance": f"{socket.gethostname()}:{run_dir.path}",
                     "__meta_harness_schema": "1",
                     "__meta_harness_run_dir": str(run_dir.path),
