@@ -35,6 +35,8 @@ bench: $(READY)  ## every claim about speed, each beside what it is compared wit
 	$(BIN)/python -m benchmarks.simulate
 	$(BIN)/python -m benchmarks.storage
 	$(BIN)/python -m benchmarks.straggler
+	$(BIN)/python -m benchmarks.snapshot
+	$(BIN)/python -m benchmarks.memory_growth
 
 dashboards: $(READY)  ## what Grafana loads: built, held against its types and a live Prometheus, drawn
 	$(BIN)/python -m dashboards.build

@@ -4,10 +4,11 @@ Nothing is modified before everything is known to fit: a state that does not is 
 for every difference. How each kind of object gives and takes its state is told in `parts`.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -71,6 +72,13 @@ class Protected:
         if isinstance(thing, torch.Generator):
             return StreamPart(thing)
         return OtherPart(thing)
+
+    def still(self) -> Iterator[Tensor]:
+        """What nothing but a protected optimizer's step changes: what it steps, and its state."""
+        for part in self._parts.values():
+            if isinstance(part, OptimizerPart):
+                yield from part.parameters()
+                yield from part.moments()
 
     def holds(self, thing: object) -> bool:
         """True if `thing` itself is protected: a sampler, a loader and the like."""

@@ -19,6 +19,7 @@ MOST_THREADS = 1024
 MOST = (1 << 63) - 1
 """Bound of every number: random streams take no larger seed, and caches hold none."""
 CHOICES: Mapping[str, Sequence[str]] = {
+    "overlap": ("auto", "on", "off"),
     "on_nonfinite": ("fail", "skip", "report"),
     "on_replica_mismatch": ("report", "fail"),
     "on_audit_mismatch": ("fail", "report"),

@@ -263,6 +263,8 @@ class SaveStarted(Event):
 
     step: int
     tier: Tier
+    rest: bool = False
+    """A copy that was begun already, and overlapped with training, is waited for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,12 @@ from torch.utils.data import DataLoader
 from harness import events, exactness, session, settings
 from harness.arming import arm_from
 from harness.batches import Batches
+from harness.checkpoint.overlap import Overlap, pays
 from harness.checkpoint.recollection import Recollection
 from harness.checkpoint.refusals import told_as_outage
 from harness.checkpoint.restore import choose
 from harness.checkpoint.save import Checkpointer
+from harness.checkpoint.tell import warn
 from harness.checkpoint.whereabouts import whereabouts
 from harness.components import Protected
 from harness.drain import Drain
@@ -86,6 +88,9 @@ class Job:
 
         threads = exactness.threads_for(self.settings.threads, member.local_world_size)
         self._switches = exactness.pin(threads, self.device, self.settings.exact)
+        cores = len(os.sched_getaffinity(0)), member.local_world_size, threads
+        is_on = pays(self.settings.overlap, self.device.type, *cores)
+        self._overlap = Overlap(self._protected.still, warn, is_on)
         exactness.seed_all(self.seed, self.rank)
         self._voice = Voice(self.run_dir, agreed.run_id, self.rank, self.attempt)
         self._steplog = StepLog(
@@ -160,8 +165,14 @@ class Job:
         self._protected.add(**objects)
         for thing in objects.values():
             if isinstance(thing, Optimizer):
+                thing.register_step_pre_hook(self._settle)
                 self._steplog.pace.watch_optimizer(thing)
                 self._watch.watch_optimizer(thing)
+
+    def _settle(self, *_: Any) -> None:
+        """Before what may be copied beside training changes: have it copied."""
+        if self._step is not None:
+            self._saver.settle()
 
     def batches(self, loader: DataLoader[Any]) -> Batches[Any]:
         """An endless iterator over `loader` that counts what is consumed, not what is prefetched."""
@@ -206,6 +217,7 @@ class Job:
                 "evaluating() before job.steps() would score a state that is not loaded yet:"
                 " evaluate inside the loop, before its first step if need be"
             )
+        self._settle()  # weights may be swapped for averages
         started_ns = time.monotonic_ns()
         evaluation = Evaluation(self._step)
         # A run whose last state is durable has finished, whatever is scored after that.
@@ -365,6 +377,7 @@ class Job:
             memory_every=self._cadence.every(Tier.MEMORY) if self._keeps() else None,
             memory=self._memory,
             vouch=self._watch.vouch,
+            overlap=self._overlap,
         )
         self._memory.close()
         if self.rank == 0:

@@ -28,6 +28,11 @@ class OptimizerPart(Part):
         for group in self.optimizer.param_groups:
             yield from group["params"]
 
+    def moments(self) -> Iterator[Tensor]:
+        """The tensors of its state."""
+        for state in self.optimizer.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
+
     def shared(self) -> Tree:
         """Class, groups with their parameters in order, state by parameter, and the rest."""
         packed = self.optimizer.state_dict()

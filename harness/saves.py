@@ -3,7 +3,7 @@
 Counts only rise. Lists hold the last so many; what is no longer in a list is still in the counts.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from harness.events import (
     CheckpointRejected,
@@ -31,6 +31,8 @@ class SaveUnderWay:
     step: int
     attempt: int
     started_at_ns: int
+    stopped_at_ns: int
+    """When training last stopped for it."""
 
 
 @dataclass(slots=True)
@@ -107,19 +109,28 @@ class Checkpoints:
         return self.saves.setdefault(tier, Saves())
 
     def start(self, event: SaveStarted, attempt: int, at_ns: int, productive_ns: int) -> None:
-        """A save began. What a dead attempt left under way will not end."""
+        """A save began, or stops training again. What a dead attempt left under way will not end."""
+        if event.rest:
+            key = (event.tier, event.step, attempt)
+            self.under_way = [
+                replace(save, stopped_at_ns=at_ns)
+                if (save.tier, save.step, save.attempt) == key
+                else save
+                for save in self.under_way
+            ]
+            return
         self.tier(event.tier).begin(attempt, productive_ns)
         for save in self.under_way:
             self.tier(save.tier).superseded += save.attempt != attempt
         self.under_way = [save for save in self.under_way if save.attempt == attempt]
-        self.under_way.append(SaveUnderWay(event.tier, event.step, attempt, at_ns))
+        self.under_way.append(SaveUnderWay(event.tier, event.step, attempt, at_ns, at_ns))
         del self.under_way[:-_UNDER_WAY]
 
     def unblock(self, event: SaveUnblocked, attempt: int, at_ns: int) -> None:
         """The copy was taken."""
         for save in self.under_way:
             if (save.tier, save.step, save.attempt) == (event.tier, event.step, attempt):
-                self.tier(event.tier).stalls.add(at_ns - save.started_at_ns)
+                self.tier(event.tier).stalls.add(at_ns - save.stopped_at_ns)
 
     def commit(self, event: SaveCommitted, attempt: int, at_ns: int) -> None:
         """A save became durable."""

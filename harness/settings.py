@@ -38,6 +38,8 @@ class Settings:
     """Between saves to memory: `20 steps`, `30s`, `auto`, `auto 10s..10min` or `off`."""
     storage_every: str = "auto"
     """Between saves to storage, likewise; `off` saves at the end alone."""
+    overlap: str = "auto"
+    """Copy parameters and optimizer tensors beside the next step: `on`, `off`, or `auto` (where it pays)."""
     keep: int = 3
     """How many verified checkpoints retention leaves, at least 1."""
     keep_for_s: int = 0

@@ -91,12 +91,15 @@ class Taken:
         self._copying = copying
         self._label = label
 
-    def finish(self, *, label: bool) -> None:
-        """Wait until all values are there; with `label`, have the slot say what lies in it."""
+    def wait(self) -> None:
+        """Come back once all values are there. Raises `ChangedError` if they are of no one moment."""
         self._copying.wait()
+
+    def finish(self) -> None:
+        """The same, and have the slot say what lies in it."""
+        self.wait()
         reach(Point.SAVE_LABEL)
-        if label:
-            self._label()
+        self._label()
 
 
 class Copier:

@@ -1,6 +1,7 @@
 """The memory tier on one rank: a copy is taken for it, and the saver holds what was copied.
 
-Training stops for the copy; that the saver hears of it, a thread of its own sees to.
+Training stops for what must be copied at once; that all of it is whole, labelled, and known to the
+saver, a thread of its own sees to.
 """
 
 import threading
@@ -24,8 +25,10 @@ class Keeper:
         self._carriers = carriers
         self._spokesman = spokesman
         self._on = on
-        self._copied: SimpleQueue[int | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._tell, name="checkpoint-keeper", daemon=True)
+        self._begun: SimpleQueue[tuple[int, Taken] | None] = SimpleQueue()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._thread = threading.Thread(target=self._finish, name="checkpoint-keeper", daemon=True)
         self._thread.start()
 
     @property
@@ -34,14 +37,11 @@ class Keeper:
         return self._on and self._carriers.apart
 
     def keep(self, place: Place, shared: Tree, own: Tree, busy: Memory | None) -> Taken | None:
-        """Copy the state, now; None where that cannot be, which stops nothing."""
+        """Begin to copy the state, now; None where that cannot be, which stops nothing."""
         self._spokesman.tell(SaveStarted(place.step, Tier.MEMORY))
         try:
+            self.wait()
             taken = self._copier.take(place, shared, own, busy)
-            if taken is None:
-                self._spokesman.fail(place.step, "its only slot is being written", Tier.MEMORY)
-            else:
-                self.finish(taken)
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise  # the process is asked to end; that is no failure of the copy
         except BaseException as error:  # noqa: BLE001  # some checkpoint errors are no `Exception`
@@ -49,19 +49,31 @@ class Keeper:
             return None
         finally:
             self._spokesman.tell(SaveUnblocked(place.step, Tier.MEMORY))
+        if taken is None:
+            self._spokesman.fail(place.step, "its only slot is being written", Tier.MEMORY)
+        else:
+            self._idle.clear()
+            self._begun.put((place.step, taken))
         return taken
 
-    def finish(self, taken: Taken) -> None:
-        """Wait for a copy to be whole, and have it held."""
-        taken.finish(label=self.is_on)
-        if self.is_on:
-            self._copied.put(taken.slot)
+    def wait(self) -> None:
+        """Come back once the last copy is whole and labelled, or has failed."""
+        self._idle.wait()
 
     def close(self, timeout_s: float) -> None:
         """End the thread."""
-        self._copied.put(None)
+        self._begun.put(None)
         self._thread.join(timeout_s)
 
-    def _tell(self) -> None:
-        while (slot := self._copied.get()) is not None:
-            self._carriers.keep(self._copier.buffers.held(), slot)
+    def _finish(self) -> None:
+        while (begun := self._begun.get()) is not None:
+            step, taken = begun
+            try:
+                taken.finish()
+            except BaseException as error:  # noqa: BLE001  # some checkpoint errors are no `Exception`
+                self._spokesman.fail(step, said(error), Tier.MEMORY)
+                continue
+            finally:
+                self._idle.set()
+            if self.is_on:
+                self._carriers.keep(self._copier.buffers.held(), taken.slot)

@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping
 
 from harness.checkpoint.agreement import SIGN_OF_LIFE_S, Agreement
 from harness.checkpoint.alone import Alone
+from harness.checkpoint.buffers import copy
 from harness.checkpoint.capture import Copier, Taken, Tree
 from harness.checkpoint.carriers import Carriers
 from harness.checkpoint.handover import Handover
 from harness.checkpoint.keeper import Keeper
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.messages import Channel, Messages
+from harness.checkpoint.overlap import Overlap
 from harness.checkpoint.policy import Answer, due
 from harness.checkpoint.recollection import Recollection
 from harness.checkpoint.store import Store
@@ -42,6 +44,7 @@ class Checkpointer:
     The recorder is used on rank 0 alone; `slot`, where given, shows the launcher that this rank is
     saving. A rank that is not heard of for `deadline_s` seconds makes a save fail. `vouch` is called
     before each copy, on all ranks alike: it may raise `UnsoundStateError` for what is not to be kept.
+    With `overlap` a copy goes on beside training, and `settle` is to be called before what it copies changes.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Checkpointer:
         memory_every: int | None = None,
         memory: Recollection | None = None,
         vouch: Callable[[], None] = lambda: None,
+        overlap: Overlap | None = None,
     ) -> None:
         self._store = store
         self._rank = rank
@@ -83,7 +87,10 @@ class Checkpointer:
         keeps = bool(saver) and memory_every is not None
         hello = Hello(store.run_id, attempt, *place, keep, deadline_s, found, keeps)
         slots = 2 if keeps else 1
-        self._copier = Copier(*place, store.run_id, store.shard_bytes, found, slots)
+        self._overlap = overlap
+        by = copy if overlap is None else overlap.copy
+        self._copier = Copier(*place, store.run_id, store.shard_bytes, found, slots, by)
+        self._copying: tuple[int, Tier] | None = None
         if keeps and memory is not None:
             self._copier.buffers.adopt(memory.adopt(), *(memory.resumed or (None, -1)))
         self._carrier = Carriers(
@@ -143,6 +150,22 @@ class Checkpointer:
             return False
         self._wanted = step
         return True
+
+    def settle(self) -> None:
+        """Wait, in the training thread, until what only an optimizer's step changes is copied."""
+        if self._overlap is None or self._copying is None:
+            return
+        (step, tier), self._copying = self._copying, None
+        if not self._overlap.holds_up:
+            self._overlap.settle()
+            return
+        self._show(Mark.SAVING)
+        self._spokesman.tell(SaveStarted(step, tier, rest=True))
+        try:
+            self._overlap.settle()
+        finally:
+            self._spokesman.tell(SaveUnblocked(step, tier))
+            self._show(Mark.STEPPING)
 
     def finish(self, timeout_s: float) -> bool:
         """Wait until nothing is in flight; True if the last state to be saved is durable.
@@ -221,7 +244,9 @@ class Checkpointer:
         elif taken is None:
             self._writer.submit(number, place, None, None, failure)
         else:
-            self._writer.submit(number, place, taken.share, taken.memory, None, taken.slot)
+            self._writer.submit(
+                number, place, taken.share, taken.memory, None, taken.slot, taken.wait
+            )
 
     def _check(self, step: int) -> None:
         """Have the state vouched for once, whichever tiers it goes to: ranks may compare it for that."""
@@ -236,6 +261,7 @@ class Checkpointer:
         self._check(step)
         self._show(Mark.SAVING)
         try:
+            self._copying = step, Tier.MEMORY
             return self._keeper.keep(Place(step, self._attempt), shared, own, self._writer.busy)
         finally:
             self._show(Mark.STEPPING)
@@ -250,9 +276,10 @@ class Checkpointer:
         if taken is not None:
             return taken, None
         try:
+            self._copying = place.step, Tier.STORAGE
+            self._keeper.wait()
             taken = self._copier.take(place, shared, own)
             assert taken is not None, "nothing is in flight, so no slot is busy"
-            taken.finish(label=False)
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise  # the process is asked to end; that is no failure of the save
         except BaseException as error:  # noqa: BLE001  # some checkpoint errors are no `Exception`

@@ -44,6 +44,8 @@ class Flight:
     since_s: float
     slot: int = 0
     """Which of the rank's memories that is."""
+    ready: Callable[[], None] = lambda: None
+    """Waits until the share is copied; raises if it never will be."""
     begun: bool = False
     """Its directory was made, by this save and no other."""
     committing: bool = False
@@ -102,11 +104,14 @@ class Writer:
         memory: Memory | None,
         failure: str | None,
         slot: int = 0,
+        ready: Callable[[], None] = lambda: None,
     ) -> None:
         """Hand over a share that was copied, or say why there is none."""
         with self._changed:
             assert self._flight is None, "one save in flight at a time"
-            self._flight = Flight(number, place, share, memory, failure, time.monotonic(), slot)
+            self._flight = Flight(
+                number, place, share, memory, failure, time.monotonic(), slot, ready
+            )
             self._queue.put(self._flight)
 
     def progress(self) -> Progress:
@@ -152,6 +157,10 @@ class Writer:
                 self._changed.notify_all()
 
     def _carried(self, flight: Flight) -> Verdict:
+        try:
+            flight.ready()
+        except BaseException as error:  # noqa: BLE001  # some checkpoint errors are no `Exception`
+            flight.share, flight.memory, flight.failure = None, None, said(error)
         try:
             verdict = self._carrier.carry(flight)
             if verdict.committed:

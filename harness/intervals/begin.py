@@ -43,18 +43,19 @@ def keeps_memory(settings: Settings) -> bool:
 class Overheard:
     """A recorder on whose way to the log it is noted how long each save stops training."""
 
-    def __init__(self, records: Records, saved: Callable[[Tier, float], None]) -> None:
+    def __init__(self, records: Records, saved: Callable[[Tier, float, bool], None]) -> None:
         self._records = records
         self._saved = saved
-        self._since_s: dict[tuple[Tier, int], float] = {}
+        self._since_s: dict[tuple[Tier, int], tuple[float, bool]] = {}
 
     def write(self, event: Event) -> None:
         """Write it; see `Records`."""
         match event:
-            case SaveStarted(step, tier):
-                self._since_s[tier, step] = time.monotonic()
+            case SaveStarted(step, tier, rest):
+                self._since_s[tier, step] = time.monotonic(), rest
             case SaveUnblocked(step, tier) if (tier, step) in self._since_s:
-                self._saved(tier, time.monotonic() - self._since_s.pop((tier, step)))
+                since_s, rest = self._since_s.pop((tier, step))
+                self._saved(tier, time.monotonic() - since_s, rest)
             case _:
                 pass
         self._records.write(event)

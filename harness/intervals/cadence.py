@@ -16,7 +16,7 @@ from harness.checkpoint.messages import Channel
 from harness.checkpoint.tell import said, warn
 from harness.events import Event, IntervalChosen, Tier
 from harness.intervals.asked import Asked, Auto, Off, Seconds, Steps
-from harness.intervals.choice import Decision, History, Measured, decide
+from harness.intervals.choice import FIRST, Decision, History, Measured, decide
 
 PERIOD_S, LONGEST_PERIOD_S = 1.0, 32.0
 """Between two words; doubled by each that changes nothing."""
@@ -72,16 +72,17 @@ class Cadence:
         return bool(self._moving)
 
     def every(self, tier: Tier) -> int:
-        """Steps between saves to `tier`; 0 is never."""
-        return self._every.get(tier, 0)
+        """Steps between saves to `tier`; 0 is never. Before the first word, what all ranks guess."""
+        return self._every.get(tier, FIRST[tier][0] if tier in self._moving else 0)
 
     def learn(self, history: History) -> None:
         """What the log says of the run, on rank 0, from any thread; nothing is chosen before."""
         self._history = history
 
-    def saved(self, tier: Tier, blocked_s: float) -> None:
-        """A save to `tier` stopped training for so long."""
-        self._saves_s.setdefault(tier, deque(maxlen=_RECENT)).append(blocked_s)
+    def saved(self, tier: Tier, blocked_s: float, rest: bool = False) -> None:
+        """A save to `tier` stopped training for so long; for the `rest` of the last copy, once more."""
+        seconds = self._saves_s.setdefault(tier, deque(maxlen=_RECENT))
+        seconds.append(blocked_s + (seconds.pop() if rest and seconds else 0.0))
         self._blocked_s += blocked_s
 
     def at_boundary(self, step: int) -> bool:

@@ -984,3 +984,21 @@ def test_the_golden_log_of_a_real_run_with_two_kills(tmp_path: Path):
         ("f2", "confirmed"),
         ("f3", "skipped"),
     ]
+
+
+def test_a_save_that_stops_training_twice_is_one_save_that_took_both_times():
+    account = timeline(
+        log(
+            *start(),
+            (9, 1, SaveStarted(1, Tier.MEMORY)),
+            (9.25, 1, SaveUnblocked(1, Tier.MEMORY)),
+            (10, 1, SaveStarted(1, Tier.MEMORY, rest=True)),
+            (10.5, 1, SaveUnblocked(1, Tier.MEMORY)),
+            (11, 1, step(2)),
+            (11, 1, SaveCommitted(1, Tier.MEMORY, 8)),
+        )
+    ).account
+    saves = account.checkpoints.saves[Tier.MEMORY]
+    assert (saves.started, saves.committed, saves.stalls.count) == (1, 1, 2)
+    assert (saves.stalls.total_ns, saves.commits.total_ns) == (3 * S // 4, 2 * S)
+    assert account.totals[Phase.SAVE_STALL] == 3 * S // 4

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.events import StateDigested, StepFinished, TrainingResumed
+from harness.events import StateDigested, StepFinished, Tier, TrainingResumed
 from harness.journal import read
 from harness.rundir import RunDir
 from harness.verify import Judgement, verify
@@ -28,6 +28,17 @@ def test_three_kills_in_one_epoch_change_no_bit(job, twin, ranks):
     assert len(resumed) == 4
     assert resumed[0] == 0
     assert all(STEPS_AN_EPOCH <= step < STEPS for step in resumed[1:])
+
+
+def test_copies_beside_every_next_step_change_no_bit_and_are_resumed_from(job, twin):
+    flags = ("--overlap", "on", "--memory-every", "1 step", "--save-every-steps", "5")
+    assert job.run(2, *flags, KILL="1:1:19,2:0:5") == 0
+
+    verdict = verify(job.path, twin(2))
+    assert (verdict.judgement, verdict.compared_steps) == (Judgement.EXACT, STEPS), verdict.detail
+    resumed = [e.event for e in job.entries() if isinstance(e.event, TrainingResumed)]
+    assert [event.tier for event in resumed] == [None, Tier.MEMORY, Tier.MEMORY]
+    assert resumed[1].step >= 17  # the copy of step 18 may not have been whole
 
 
 @pytest.mark.parametrize("ranks", [3, 4])

@@ -162,11 +162,23 @@ def test_what_a_save_blocks_is_heard_on_the_way_to_the_log():
             self.events.append(event)
 
     log, saved = Log(), []
-    overheard = Overheard(log, lambda tier, blocked_s: saved.append((tier, blocked_s >= 0)))
+    overheard = Overheard(log, lambda tier, s, rest: saved.append((tier, s >= 0, rest)))
     told = [SaveStarted(3, STORAGE), SaveUnblocked(3, STORAGE), SaveUnblocked(4, STORAGE)]
+    told += [SaveStarted(3, STORAGE, rest=True), SaveUnblocked(3, STORAGE)]
     for event in told:
         overheard.write(event)
-    assert (log.events, saved) == (told, [(STORAGE, True)])
+    assert (log.events, saved) == (told, [(STORAGE, True, False), (STORAGE, True, True)])
+
+
+def test_the_rest_of_an_overlapped_copy_is_a_part_of_its_cost():
+    ranks = Ranks(1, AUTO)
+    ranks.each[0].learn(History())
+    ranks.each[0].saved(STORAGE, 0.1)
+    ranks.each[0].saved(STORAGE, 0.4, rest=True)
+    ranks.step(1, 0.6)
+    (chosen,) = ranks.log
+    assert isinstance(chosen, IntervalChosen)
+    assert (chosen.inputs["save_s"], round(chosen.inputs["step_s"], 9)) == (0.5, 0.1)
 
 
 # ── what the log says ───────────────────────────────────────────────────────────────────────────
