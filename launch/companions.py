@@ -44,10 +44,10 @@ def start(
 ) -> Companion:
     """Start `python -m …`; what it prints goes to `log`.
 
-    It is killed with this process, or only asked to end if it `outlives` it for what it has in hand. No
+    It is killed with this process, or only told by SIGHUP if it `outlives` it for what it has in hand. No
     code of ours runs between fork and exec: threads of this process could have left a lock held there.
     """
-    end = signal.SIGTERM if outlives else signal.SIGKILL
+    end = signal.SIGHUP if outlives else signal.SIGKILL
     tied = ("-P", "-S", parent.__file__, str(int(end)), str(os.getpid()))
     process = subprocess.Popen(
         [sys.executable, *tied, "-m", *command],

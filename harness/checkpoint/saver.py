@@ -41,8 +41,7 @@ _WRITER = "saver-0"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until asked to leave, or until the parent has gone."""
     asked = _parser().parse_args(arguments)
-    parent = os.getppid()
-    parents = [os.pidfd_open(parent)] if asked.with_parent else []
+    parents = [os.pidfd_open(os.getppid())] if asked.with_parent else []
     run_dir = RunDir.at(asked.run_dir)
     found = settings.read(run_dir.settings)
     if found is None:
@@ -58,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             announce(run_dir, asked.address)
             relieve(earlier)
             _serve(desk, listening, [leave, *parents])
-            if parents and os.getppid() != parent:
+            if not _was_asked(leave):
                 _linger(desk, listening, leave, asked.linger)
         ended = desk.leave(LEAVES_WITHIN_S)
     sys.stderr.flush()
@@ -67,8 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(
     desk: Desk, listening: socket.socket, ends: Sequence[int], within_s: float | None = None
-) -> bool:
-    """Admit whoever connects until one of `ends` becomes readable; False if none is `within_s`."""
+) -> set[int]:
+    """Admit whoever connects until one of `ends` becomes readable; which are, none after `within_s`."""
     watch = select.poll()
     for one in (listening.fileno(), *ends):
         watch.register(one, select.POLLIN)
@@ -77,17 +76,19 @@ def _serve(
         left_ms = None if until_s is None else max(0.0, until_s - time.monotonic()) * 1000
         ready = {descriptor for descriptor, _ in watch.poll(left_ms)}
         if not ready or ready & set(ends):
-            return bool(ready)
+            return ready & set(ends)
         with suppress(OSError):  # whoever wanted in is gone
             desk.admit(listening.accept()[0])
 
 
 def _linger(desk: Desk, listening: socket.socket, leave: int, linger_s: float) -> None:
     """Hold what is in memory for the next launcher: until it has that, or somebody ends this, or a while."""
-    with suppress(BlockingIOError):
-        os.read(leave, 64)  # the parent's death has asked to leave, too
-    if linger_s > 0 and not desk.shelf.is_empty:
-        _serve(desk, listening, [leave, desk.relieved], linger_s)
+    until_s = time.monotonic() + (0.0 if desk.shelf.is_empty else linger_s)
+    ends = [leave, desk.relieved]
+    while (left_s := until_s - time.monotonic()) > 0:
+        ready = _serve(desk, listening, ends, left_s)
+        if desk.relieved in ready or _was_asked(leave):
+            return
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -131,12 +132,19 @@ def _store(run_dir: RunDir, run_id: str) -> Store:
 
 
 def _asked_to_leave() -> int:
-    """A descriptor that becomes readable on SIGTERM and SIGINT."""
+    """A descriptor that becomes readable on SIGTERM and SIGINT, and on SIGHUP: the parent has died."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writer)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     return reader
+
+
+def _was_asked(leave: int) -> bool:
+    """True if somebody wants this process to end, and it is not just that its parent died."""
+    with suppress(BlockingIOError):
+        return bool(set(os.read(leave, 64)) & {signal.SIGTERM, signal.SIGINT})
+    return False
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from harness.events import (
     RestoreStarted,
     SaveCommitted,
     StateDigested,
+    Tier,
     TrainingResumed,
 )
 from harness.rundir import RunDir
@@ -44,8 +45,6 @@ class Case:
     """As in `HARNESS_POINTS`; of two with a `|` between them either will do."""
     outside: Callable[["Outside"], None] | None = None
     """What is done to it from outside once one of the points has stopped it."""
-    memory: str = "off"
-    """How often copies are taken in memory."""
 
 
 class Outside:
@@ -58,7 +57,11 @@ class Outside:
     def kill(self, *names: str) -> None:
         """SIGKILL to each process of these names below the launcher, one right after the other."""
         below = [self.launcher, *self.launcher.children(recursive=True)]
-        victims = [process for process in below if _name(process) in names]
+        victims = [
+            process
+            for process in below
+            if _name(process) in names or ("launcher" in names and process == self.launcher)
+        ]
         assert victims, f"none of {names} among {[_name(process) for process in below]}"
         for process in victims:
             process.kill()
@@ -113,6 +116,25 @@ CASES = [
     Case("the launcher, while it trains", AFTER_SOME_SAVES, _kill_launcher),
     Case("the fork server", AFTER_SOME_SAVES, _kill("fork-server")),
 ]
+
+
+LATE = "rank-0:step.start:14=stop"
+EVERYONE = ("rank-0", "rank-1", "saver")
+IN_MEMORY: list[tuple[Case, Tier | None, tuple[int, ...]]] = [
+    (Case("in the middle of a copy to memory", "rank-1:save.copy:4=kill"), Tier.MEMORY, (8,)),
+    (Case("between a copy and its label", "rank-0:save.label:4=kill"), Tier.MEMORY, (8,)),
+    (
+        Case("in the middle of all copies", "rank-0:save.copy:4=stop", _kill("rank-0", "rank-1")),
+        Tier.MEMORY,
+        (8,),
+    ),
+    (Case("in both tiers at once", "saver:save.shard:1=stop", _kill(*EVERYONE)), None, (0,)),
+    (Case("the launcher, with copies in memory", LATE, _kill_launcher), Tier.MEMORY, (9, 12)),
+    (Case("the launcher and the saver", LATE, _kill("launcher", "saver")), Tier.STORAGE, (8,)),
+]
+"""Where a run goes on from that copies every 3 steps, and saves to the storage every 8."""
+FROM_MEMORY = ("--memory-every", "3 steps", "--save-every-steps", "8")
+FROM_STORAGE = ("--memory-every", "off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,15 +198,31 @@ def table() -> Iterator[list[Row]]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
 def test_a_run_that_is_hit_there_ends_as_its_twin(case, storage, job, twin, table):
-    launches = _lead(case, storage, job)
-    chosen = _chosen(job)
-    table.append(Row(case.name, storage.kind, launches, chosen))
+    launches = _lead(case, storage, job, FROM_STORAGE)
+    table.append(Row(case.name, storage.kind, launches, _chosen(job)))
+    _check(case, storage, job, twin)
+    # What was committed in a process' last moment is not in the log, and is there all the same.
+    assert all(resumed >= newest for resumed, newest in _chosen(job)), table[-1]
 
+
+@pytest.mark.parametrize(
+    ("case", "tier", "steps"), IN_MEMORY, ids=[it[0].name.replace(" ", "-") for it in IN_MEMORY]
+)
+def test_a_run_with_copies_in_memory_ends_as_its_twin(case, tier, steps, job, twin, table):
+    storage = Storage("file", str(job.folder / "checkpoints"), {})
+    launches = _lead(case, storage, job, FROM_MEMORY)
+    table.append(Row(case.name, "file", launches, _chosen(job)))
+    _check(case, storage, job, twin)
+    resumed = [e.event for e in job.entries() if isinstance(e.event, TrainingResumed)]
+    assert (len(resumed), resumed[1].tier) == (2, tier), resumed
+    assert resumed[1].step in steps
+
+
+def _check(case: Case, storage: Storage, job: Job, twin: Callable[[int], Path]) -> None:
+    """All that holds wherever a run was hit."""
     hits = _hits(job)
     for asked in case.points.split(";"):
         assert any(one.split("=")[0] in hits for one in asked.split("|")), f"{asked}: not reached"
-    # What was committed in a process' last moment is not in the log, and is there all the same.
-    assert all(resumed >= newest for resumed, newest in chosen), chosen
     assert _resumed_otherwise(job, twin(RANKS)) == []
     verdict = verify(job.path, twin(RANKS))
     assert (verdict.exact, verdict.compared_steps) == (True, STEPS), verdict.detail
@@ -195,21 +233,12 @@ def test_a_run_that_is_hit_there_ends_as_its_twin(case, storage, job, twin, tabl
     assert {path.name for path in job.path.rglob(".*")} <= {".run.toml.lock"}
 
 
-def _lead(case: Case, storage: Storage, job: Job) -> int:
+def _lead(case: Case, storage: Storage, job: Job, intervals: tuple[str, ...]) -> int:
     """Launch the job until it has finished; how many launches that took."""
     tape = job.folder / "tape"
     tapefile.write(tape, Tape(0, "no faults in time", RANKS, ()))
     for launches in range(1, LAUNCHES + 1):
-        flags = (
-            "--tape",
-            str(tape),
-            "--checkpoints",
-            storage.url,
-            "--keep",
-            "1",
-            "--memory-every",
-            case.memory,
-        )
+        flags = ("--tape", str(tape), "--checkpoints", storage.url, "--keep", "1", *intervals)
         points = case.points.replace("|", ";")
         environ = {"HARNESS_POINTS": points, **storage.environ}
         launched = job.start(RANKS, *flags, script=(), **environ)
@@ -220,7 +249,11 @@ def _lead(case: Case, storage: Storage, job: Job) -> int:
         if status == 0:
             return launches
         assert status == -signal.SIGKILL, launched.printed
-        until(lambda: not job.zygote.below(), "what the launcher started is gone")
+        # A saver may hold what is in memory for the next launch.
+        until(
+            lambda: {_name(process) for process in job.zygote.below()} <= {"saver", ""},
+            "what the launcher started is gone",
+        )
     raise AssertionError(f"not finished after {LAUNCHES} launches")
 
 

@@ -15,19 +15,24 @@ pytestmark = pytest.mark.processes
 
 # Attempt, rank and step of its process: each in the second epoch, wherever the saves let it begin.
 KILLS = "1:{}:19,2:{}:5,3:{}:6"
+TIERS = (
+    (Tier.STORAGE, ("--memory-every", "off")),
+    (Tier.MEMORY, ("--memory-every", "3 steps", "--save-every-steps", "0")),
+)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_three_kills_in_one_epoch_change_no_bit(job, twin, ranks):
     kills = KILLS.format(ranks - 1, 0, ranks // 2)
-    assert job.run(ranks, KILL=kills) == 0
+    tier, every = TIERS[ranks > 2]
+    assert job.run(ranks, *every, KILL=kills) == 0
 
     verdict = verify(job.path, twin(ranks))
     assert (verdict.judgement, verdict.compared_steps) == (Judgement.EXACT, STEPS), verdict.detail
-    resumed = [e.event.step for e in job.entries() if isinstance(e.event, TrainingResumed)]
-    assert len(resumed) == 4
-    assert resumed[0] == 0
-    assert all(STEPS_AN_EPOCH <= step < STEPS for step in resumed[1:])
+    resumed = [e.event for e in job.entries() if isinstance(e.event, TrainingResumed)]
+    assert [event.tier for event in resumed] == [None, tier, tier, tier]
+    assert resumed[0].step == 0
+    assert all(STEPS_AN_EPOCH <= event.step < STEPS for event in resumed[1:])
 
 
 def test_copies_beside_every_next_step_change_no_bit_and_are_resumed_from(job, twin):
