@@ -81,7 +81,7 @@ def _board(uid: str, title: str, description: str) -> dashboard.Dashboard:
     source = dashboard.DatasourceVariable("datasource").type("prometheus").label("Prometheus")
     others = dashboard.DashboardLink("Harness").type(model.DashboardLinkType.DASHBOARDS)
     others.tags(["harness"]).keep_time(True).include_vars(False).as_dropdown(False)
-    others.icon("").target_blank(False).tooltip("")
+    others.icon("").target_blank(False).tooltip("").url("")
     return board.with_variable(source).link(others)
 
 

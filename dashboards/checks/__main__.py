@@ -20,7 +20,7 @@ def main() -> int:
         help="folder for the pictures of both dashboards (default: %(default)s)",
     )
     parser.add_argument(
-        "--gap-s", type=float, default=12, help="seconds between two kills (default: %(default)s)"
+        "--gap-s", type=float, default=15, help="seconds between two kills (default: %(default)s)"
     )
     options = parser.parse_args()
     outcomes = [

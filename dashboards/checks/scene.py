@@ -118,7 +118,7 @@ def _faulty(run: Path) -> Sequence[str]:
 def _job(run: Path, flags: Sequence[str]) -> Iterator[None]:
     script = [str(ROOT / "examples" / "train_gpt.py"), "--preset", "tiny", "--steps", "1000000"]
     script += ["--count-flops"]
-    ranks = ["--nproc-per-node", "2", "--save-every-steps", "20"]
+    ranks = ["--nproc-per-node", "2", "--storage-every", "40 steps", "--memory-every", "10 steps"]
     run.parent.mkdir(parents=True, exist_ok=True)
     with run.with_suffix(".log").open("wb") as log:
         command = [
