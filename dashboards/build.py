@@ -12,7 +12,7 @@ from grafana_foundation_sdk.builders import dashboard, prometheus
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as model
 
-from dashboards import fleet, run, saves, training
+from dashboards import failures, fleet, run, saves, training
 from dashboards.panels import DARK, SOURCE, VERMILLION, AnyPanel
 from dashboards.queries import LATELY, ONE
 
@@ -48,7 +48,7 @@ def _run() -> dashboard.Dashboard:
         ("Now", run.now()),
         ("Time", run.time()),
         ("Training", training.learning()),
-        ("Failures", run.failures()),
+        ("Failures", failures.failures()),
         ("Checkpoints", saves.checkpoints()),
         ("Ranks", training.ranks()),
     )

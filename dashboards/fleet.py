@@ -137,7 +137,7 @@ def runs() -> Sequence[AnyPanel]:
             Place(
                 "Goodput by run",
                 "Over the window that the picture's resolution allows. Bad: one line under the others.",
-                12,
+                8,
             ),
             [Query(MANY.goodput(LATELY), _NAME)],
             "percentunit",
@@ -147,10 +147,23 @@ def runs() -> Sequence[AnyPanel]:
             Place(
                 "Restarts by run",
                 "Counted since each run began. Bad: a staircase that gets steeper.",
-                12,
+                8,
             ),
             [Query(_RESTARTS, _NAME)],
             stairs=True,
+        ),
+        listing(
+            Place(
+                "Alerts",
+                "What fires now; docs/runbook.md says what to do about each. Empty is good.",
+                8,
+            ),
+            [
+                Column("run", "run_id"),
+                Column("alert", "alertname"),
+                Column("severity", "severity"),
+                Column("fires", MANY.alerts(), "none", ((None, VERMILLION),)),
+            ],
         ),
         ranking(
             Place(

@@ -60,6 +60,11 @@ class Runs:
         )
         return f"clamp_min(({good} - {lost}) / ({wall} > 0), 0)"
 
+    def alerts(self) -> str:
+        """The alerts of the rules in `prometheus/` that fire."""
+        where = f'alertstate="firing",alertname=~"Harness.*",{self.labels}'
+        return f"max{self._by('alertname', 'severity')} (ALERTS{{{where}}})"
+
     def _by(self, *by: str) -> str:
         labels = [*([self.by] if self.by else []), *by]
         return f" by ({', '.join(labels)})" if labels else ""

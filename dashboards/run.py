@@ -1,4 +1,4 @@
-"""The dashboard of one run, first half: what it is doing, where its time goes, what broke, what is saved."""
+"""The dashboard of one run, its first rows: what it is doing, and where its time goes."""
 
 from collections.abc import Sequence
 
@@ -13,18 +13,15 @@ from dashboards.panels import (
     VERMILLION,
     YELLOW,
     AnyPanel,
-    Column,
     Place,
     Query,
     chart,
     figure,
-    listing,
     ranking,
     strip,
 )
 from dashboards.queries import AN_HOUR, LATELY, ONE, coded
 from harness.phases import Phase
-from harness.recovery import Stage
 
 COLORS = {
     Phase.WORK: GREEN,
@@ -40,22 +37,8 @@ COLORS = {
     Phase.FINISHED: DARK,
 }
 STATES = {phase.value: color for phase, color in COLORS.items() if phase is not Phase.FINISHED}
-PARTS = {
-    Stage.DETECT.value: VERMILLION,
-    Stage.STACKS.value: DARK,
-    Stage.TEARDOWN.value: GREY,
-    Stage.RENDEZVOUS.value: SKY,
-    Stage.SPAWN.value: ORANGE,
-    Stage.INIT.value: BLUE,
-    Stage.RESTORE.value: YELLOW,
-    Stage.GROUP.value: "#7A5195",
-    Stage.SETUP.value: "#A6761D",
-    Stage.WARMUP.value: PINK,
-}
-"""The parts of a restart, in their order."""
 _PHASES = [(phase.value, color) for phase, color in COLORS.items()]
 _NOW = coded("phase", "phase", [name for name, _ in _PHASES])
-_BAD_IF_ANY = ((None, GREEN), (1, VERMILLION))
 
 
 def now() -> Sequence[AnyPanel]:
@@ -188,108 +171,5 @@ def time() -> Sequence[AnyPanel]:
             ),
             Query(f"sort_desc({ONE.highest('state_seconds_total', 'state')})", "{{state}}"),
             colors=STATES,
-        ),
-    )
-
-
-def failures() -> Sequence[AnyPanel]:
-    """What broke, and the way back."""
-    return (
-        chart(
-            Place(
-                "Restarts by cause",
-                "Counted since the run began. Bad: exception or nonfinite (the script: read "
-                "`logs/attempt-K` in the run's directory), hang (`incidents/K` has every rank's stack), the same "
-                "cause at a steady pace (a part that has to be replaced).",
-            ),
-            [Query(f"{ONE.highest('restarts_total', 'cause')} > 0", "{{cause}}")],
-            stairs=True,
-        ),
-        chart(
-            Place(
-                "Restarts, part by part",
-                "Each stair is a restart, each colour a part of it, added up. Bad: detect is the tallest (shorten "
-                "time-outs), init (imports: `--preload`), restore (a fast tier, or a faster storage), warmup "
-                "(cache what is compiled).",
-            ),
-            [
-                Query(
-                    ONE.highest(
-                        "restart_phase_duration_seconds_sum", "phase", where=f'phase="{part}"'
-                    ),
-                    part,
-                )
-                for part in PARTS
-            ],
-            "s",
-            stacked=True,
-            stairs=True,
-            colors=PARTS,
-        ),
-        ranking(
-            Place("Mean part of a restart", "What a restart is made of, on average over the run."),
-            Query(ONE.mean("restart_phase_duration_seconds", "phase"), "{{phase}}"),
-            colors=PARTS,
-        ),
-        chart(
-            Place(
-                "Time to come back",
-                "From the last finished step to the first new one, and until the lost steps were done again: mean "
-                "over the run and the slowest tenth of the last hour. Bad: regained_step far above first_step; "
-                "saves are too far apart.",
-            ),
-            [
-                Query(ONE.mean("restart_duration_seconds", "until"), "{{until}}, mean"),
-                Query(
-                    ONE.quantile(0.9, "restart_duration_seconds", AN_HOUR, "until"),
-                    "{{until}}, p90",
-                ),
-            ],
-            "s",
-        ),
-        chart(
-            Place(
-                "Work lost",
-                "Seconds and steps that were rolled back. Bad: tall stairs; the interval between saves is too long.",
-            ),
-            [
-                Query(ONE.highest("lost_work_seconds_total"), "seconds"),
-                Query(ONE.highest("lost_steps_total"), "steps"),
-            ],
-            stairs=True,
-            colors={"seconds": VERMILLION, "steps": GREY},
-        ),
-        ranking(
-            Place(
-                "Time until noticed",
-                "From an injected fault to its detection, mean by kind. Bad: over a few seconds; the time-outs "
-                "are too generous (docs/hangs.md).",
-            ),
-            Query(ONE.mean("detection_latency_seconds", "fault"), "{{fault}}"),
-        ),
-        listing(
-            Place(
-                "How it came back",
-                "Bad: burnt attempts (they ended before a step: look at the log of the last one), and manual "
-                "interventions (someone had to start the run again; the launcher's last line says why).",
-                16,
-                4,
-            ),
-            [
-                Column("by itself", ONE.highest("unattended_recoveries_total"), "none"),
-                Column("by hand", ONE.highest("manual_interventions_total"), "none", _BAD_IF_ANY),
-                Column("burnt attempts", ONE.highest("burnt_restarts_total"), "none", _BAD_IF_ANY),
-                Column("MTBF", ONE.highest("mtbf_seconds", where='bound="estimate"'), "s"),
-                Column("at least", ONE.highest("mtbf_seconds", where='bound="lower"'), "s"),
-                Column("at most", ONE.highest("mtbf_seconds", where='bound="upper"'), "s"),
-            ],
-        ),
-        listing(
-            Place("Injected faults", "What the injector did; also marked in every picture.", 8, 4),
-            [
-                Column("fault", "fault"),
-                Column("on", "scope"),
-                Column("times", ONE.highest("faults_injected_total", "fault", "scope"), "none"),
-            ],
         ),
     )

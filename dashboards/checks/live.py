@@ -6,6 +6,7 @@ from dashboards.checks.asked import Asked, filled, queries
 from dashboards.checks.scene import Scene, ask
 
 MAY_BE_EMPTY: Mapping[str, str] = {
+    "Alerts": "none fires within a minute",
     "Named as slow": "no rank is slow beyond chance, or a job of a minute is too short to tell",
     "Slower than at its fastest": "known once the job has been watched for half a minute",
 }

@@ -39,13 +39,13 @@ nth = 4
 _CONFIG = """\
 global:
   scrape_interval: 1s
+rule_files: [{rules}]
 scrape_configs:
   - job_name: harness
     file_sd_configs:
       - files: {files}
         refresh_interval: 1s
 """
-_ANY = "harness_launcher_up"
 _PATIENCE_S = 180
 _LEAVING_S = 60
 
@@ -88,8 +88,9 @@ def scene(folder: Path, pages: Path, gap_s: float) -> Iterator[Scene]:
             url, 'min(increase(harness_steps_total{kind="useful"}[4s])) > 0', "steps of both jobs"
         )
         time.sleep(gap_s)
-        began = ask(url, "query", query=f"min(min_over_time(timestamp({_ANY})[1h:1s]))")
-        seen = ask(url, "query", query=f'{_ANY}{{job_name="gpt"}}')
+        up = 'harness_launcher_up{job_name="gpt"}'
+        began = ask(url, "query", query=f"min(min_over_time(timestamp({up})[1h:1s]))")
+        seen = ask(url, "query", query=up)
         start_s, run_id = float(began[0]["value"][1]), seen[0]["metric"]["run_id"]
         yield Scene(url, "gpt", run_id, start_s, time.time())
 
@@ -140,7 +141,8 @@ def _job(run: Path, flags: Sequence[str]) -> Iterator[None]:
 def _prometheus(folder: Path, pages: Path, runs: Sequence[Path]) -> Iterator[str]:
     config, port = folder / "prometheus.yml", _free_port()
     files = [str(RunDir.at(run).exporter) for run in runs]
-    config.write_text(_CONFIG.format(files=json.dumps(files)))
+    rules = json.dumps(str(ROOT / "dashboards" / "prometheus" / "*-rules.yml"))
+    config.write_text(_CONFIG.format(files=json.dumps(files), rules=rules))
     url = f"http://127.0.0.1:{port}"
     command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"]
     command += [f"--web.listen-address=127.0.0.1:{port}", f"--web.console.templates={pages}"]
