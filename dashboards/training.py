@@ -223,7 +223,7 @@ def learning() -> Sequence[AnyPanel]:
                 "Health",
                 "Bad: NaN or Inf (caught before the optimizer kept it; the report names step and rank), loss spikes "
                 "(look at the data of those steps, or go back behind them), replicas that differ (a device computes "
-                "wrongly: the report names the odd one; take it out).",
+                "wrongly: the report names the odd one; take it out), gradients that an audit found wrong (likewise).",
                 12,
                 4,
             ),
@@ -232,6 +232,10 @@ def learning() -> Sequence[AnyPanel]:
                 Column("loss spikes", ONE.highest("loss_spikes_total"), "none", _BAD_IF_ANY),
                 Column("replicas compared", ONE.highest("replica_checks_total"), "none"),
                 Column("differed", ONE.highest("replica_mismatches_total"), "none", _BAD_IF_ANY),
+                Column("gradients audited", ONE.highest("gradient_audits_total"), "none"),
+                Column(
+                    "wrong", ONE.highest("gradient_audit_mismatches_total"), "none", _BAD_IF_ANY
+                ),
             ],
         ),
         listing(

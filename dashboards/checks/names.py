@@ -6,14 +6,8 @@ from collections.abc import Mapping, Sequence
 from dashboards.checks.asked import queries, variables
 from harness.metrics import FAMILIES, PREFIX, Kind
 
-UNUSED: Mapping[str, str] = {
-    f"{PREFIX}gradient_audits_total": "audits are off unless a loop asks for them",
-    f"{PREFIX}gradient_audit_mismatches_total": "likewise; the report tells",
-}
+UNUSED: Mapping[str, str] = {}
 """Exported families that no panel shows, and why."""
-AWAITED: frozenset[str] = frozenset()
-"""Families that panels are there for and nothing feeds yet: their panels are empty until then."""
-
 _NAME = re.compile(rf"\b{PREFIX}[a-z_]+\b")
 _PARTS = re.compile(r"_(?:bucket|sum|count)$")
 
@@ -34,9 +28,7 @@ def family(name: str) -> str:
 def mistakes() -> Sequence[str]:
     """What does not match, in words."""
     asked = used()
-    unknown = sorted(
-        name for name, base in asked.items() if base not in FAMILIES and base not in AWAITED
-    )
+    unknown = sorted(name for name, base in asked.items() if base not in FAMILIES)
     unseen = sorted(set(FAMILIES) - set(asked.values()) - set(UNUSED))
     needless = sorted(set(UNUSED) & set(asked.values()) | set(UNUSED) - set(FAMILIES))
     return [
