@@ -27,6 +27,8 @@ def grouped(names: Sequence[str], alone: Iterable[str] = ()) -> Mapping[str, Seq
         groups.setdefault(block(name), []).append(place)
     wanted = set(alone)
     if unknown := sorted(wanted - set(names)):
-        known = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
-        raise ValueError(f"watch_tensors: no parameter is called {', '.join(unknown)}: {known}")
+        known = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+        raise ValueError(
+            f"watch_tensors: no parameter is called {', '.join(unknown)}; known: {known}"
+        )
     return groups | {name: [place] for place, name in enumerate(names) if name in wanted}

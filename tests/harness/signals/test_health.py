@@ -204,7 +204,9 @@ def test_infinities_that_a_scaler_skips_are_its_own_affair(tmp_path):
 
 
 def test_a_tensor_that_is_no_parameter_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"no parameter is called model\.2\.bias: model\.0\.w"):
+    with pytest.raises(
+        ValueError, match=r"no parameter is called model\.2\.bias; known: model\.0\.w"
+    ):
         Trained(tmp_path, replace(EVERY, watch_tensors="model.2.bias"))
 
 
