@@ -66,6 +66,12 @@ class Server(socketserver.ThreadingTCPServer):
         with suppress(OSError), self.access.tls.wrap_socket(request, server_side=True) as secured:
             super().finish_request(secured, client_address)
 
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - the base's
+        """Say what went wrong in one line; whoever asked and left before the answer is no news."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError | TimeoutError):
+            say(f"a request failed: {type(error).__name__}: {error}")
+
 
 class _Handler(BaseHTTPRequestHandler):
     """Answers whoever asks for one of the server's paths."""

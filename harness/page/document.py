@@ -11,6 +11,7 @@ from harness.account import Account
 from harness.page.window import WINDOWS_S, shown, strip
 from harness.phases import Phase
 from harness.present import Present
+from harness.report.health import lines
 from harness.report.model import Report
 from harness.report.spread import number, seconds
 from harness.report.tell import tell
@@ -42,8 +43,13 @@ def document(now: Present, at_ns: int, window_s: int = WINDOWS_S[1]) -> dict[str
         "faults": _faults(told),
         "checkpoints": list(_checkpoints(account, at_ns)),
         "rejected": list(told.checkpoints.rejected[-LISTED:]),
+        "health": [{"text": one.text, "bad": one.is_bad} for one in lines(told.findings)],
+        "slow": told.slowness.lines(told.world_size),
         "ranks": _ranks(now),
-        "helpers": {name: one.restarts for name, one in told.helpers.items()},
+        "helpers": [
+            {"name": name, "restarts": one.restarts, "reason": one.reason}
+            for name, one in told.helpers.items()
+        ],
     }
 
 
@@ -123,6 +129,7 @@ def _faults(told: Report) -> dict[str, Any]:
 def _checkpoints(account: Account, at_ns: int) -> Iterator[dict[str, Any]]:
     for tier, saves in account.checkpoints.saves.items():
         under_way = [one for one in account.checkpoints.under_way if one.tier is tier]
+        chosen = account.intervals.get(tier)
         yield {
             "tier": tier.value,
             "committed": saves.committed,
@@ -133,6 +140,9 @@ def _checkpoints(account: Account, at_ns: int) -> Iterator[dict[str, Any]]:
             "last_stall_s": seconds(saves.stalls.last_ns),
             "last_commit_s": seconds(saves.commits.last_ns),
             "under_way": [one.step for one in under_way if one.attempt == account.attempt],
+            "every_steps": None if chosen is None else chosen.steps,
+            "every_s": None if chosen is None else chosen.seconds,
+            "why": "" if chosen is None else chosen.reason,
         }
 
 
@@ -140,13 +150,17 @@ def _ranks(now: Present) -> dict[str, Any]:
     told = list(_each_rank(now))
     listed = told
     if len(told) > LISTED_RANKS:
-        latest = sorted(told, key=lambda one: (one["up"], -(one["delay_s"] or 0.0)))
+        latest = sorted(
+            told, key=lambda one: (one["up"], one["named"] is None, -(one["delay_s"] or 0.0))
+        )
         listed = sorted(latest[:LISTED_RANKS], key=lambda one: int(one["rank"]))
     return {"count": len(told), "up": sum(one["up"] for one in told), "listed": listed}
 
 
 def _each_rank(now: Present) -> Iterator[dict[str, Any]]:
     delays_s = DRAW[metrics.STRAGGLER_DELAY.name](now)
+    open_now = [one for one in now.account.stragglers.episodes if one.until_ns is None]
+    named = {one.rank: one.lag.value for one in open_now}
     for rank, up in enumerate(now.up):
         slot, delay_s = now.slots.get(rank), delays_s.get((str(rank),))
         yield {
@@ -155,4 +169,5 @@ def _each_rank(now: Present) -> Iterator[dict[str, Any]]:
             "step": None if slot is None else slot.step,
             "doing": slot.mark.name.lower().replace("_", " ") if slot and up else None,
             "delay_s": delay_s if isinstance(delay_s, float) else None,
+            "named": named.get(rank),
         }

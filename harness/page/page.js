@@ -190,13 +190,28 @@ function table(id, heads, rows) {
     element("tbody", {}, ...rows.map((row) => element("tr", {}, ...cells("td", row)))));
 }
 
+function remarks(id, told) {
+  $(id).replaceChildren(...told.map(([words, bad]) => element("li", bad ? { class: "bad" } : {}, words)));
+}
+
+function health({ health: told }) {
+  remarks("health", told.map((one) => [one.text, one.bad]));
+}
+
+function slow({ slow: told, helpers }) {
+  remarks("slow", [...told.map((line) => [line, line.includes("named ") && !line.includes("none of them")]),
+    ...helpers.map((one) => [`${one.name}: started again ${counted(one.restarts, "time")}, last because of ${one.reason}`, true])]);
+}
+
 function saves({ checkpoints, rejected }) {
   table("saves", ["tier", "step", "age", "size", "took", "saved", "failed"], checkpoints.map((one) => [
     one.tier, known(one.last_step), known(one.age_s, since), known(one.last_bytes, bytes), known(one.last_commit_s, lasted), String(one.committed),
     element("td", one.failed ? { class: "bad" } : {}, String(one.failed))]));
   $("saves").hidden = !checkpoints.length;
-  $("rejected").replaceChildren(...(checkpoints.length ? [] : [element("li", { class: "quiet" }, "None yet.")]),
-    ...rejected.map((line) => element("li", { class: "bad" }, `rejected: ${line}`)));
+  const every = checkpoints.filter((one) => one.every_steps !== null);
+  remarks("rejected", [...(checkpoints.length ? [] : [["None yet.", false]]),
+    ...every.map((one) => [`to ${one.tier} every ${counted(one.every_steps, "step")} (${lasted(one.every_s)}): ${one.why}`, false]),
+    ...rejected.map((line) => [`rejected: ${line}`, true])]);
 }
 
 function ranks({ ranks: told, run }) {
@@ -204,15 +219,15 @@ function ranks({ ranks: told, run }) {
   $("ranks-sum").textContent = `${told.up} of ${told.count} up` + (hidden > 0 ? `; ${hidden} that are neither down nor late are left out` : "");
   table("ranks", ["rank", "is", "step", "late by"], told.listed.map((one) => [
     String(one.rank), element("td", { class: one.up ? "good" : run.outcome === "going" ? "bad" : "quiet" }, one.up ? one.doing ?? "up" : "down"),
-    known(one.step), known(one.delay_s, lasted)]));
+    known(one.step), element("td", one.named ? { class: "bad" } : {}, known(one.delay_s, lasted) + (one.named ? `, ${one.named}` : ""))]));
 }
 
-const PARTS = { run: head, figures, strip: stripe, goodput: split, loss: curve, restarts, faults, checkpoints: saves, ranks };
+const PARTS = { run: head, figures, strip: stripe, goodput: split, loss: curve, restarts, faults, checkpoints: saves, ranks, health, slow };
 
 function draw() {
   if (state === null) return;
   const { at_s: _, ...rest } = state;
-  const shown = { ...state, figures: rest, goodput: [state.goodput, view.split], ranks: [state.ranks, state.run.outcome], faults: [state.faults, state.run.started_s], checkpoints: [state.checkpoints, state.rejected] };
+  const shown = { ...state, figures: rest, goodput: [state.goodput, view.split], ranks: [state.ranks, state.run.outcome], faults: [state.faults, state.run.started_s], checkpoints: [state.checkpoints, state.rejected], slow: [state.slow, state.helpers] };
   for (const [part, drawn] of Object.entries(PARTS)) {
     if (changed(part, shown[part])) drawn(state, state.run.started_s);
   }

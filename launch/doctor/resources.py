@@ -34,7 +34,7 @@ def memory(facts: Facts, asked: Asked) -> Finding:
     sum_ = f"({COPIES} copies{f' + {of_ranks} ranks' if of_ranks else ''}) × {_size(asked.state_bytes)}"
     found += f", {_size(need)} needed = {sum_}"
     if need > least:
-        way = "raise the limit, or use --memory-every 0, which saves two of the copies"
+        way = "raise the limit, or use --memory-every off, which saves two of the copies"
         return Finding("memory", Level.FAIL, found, way)
     if need > TIGHT * least:
         return Finding("memory", Level.WARN, found, "tight: batches and activations come on top")

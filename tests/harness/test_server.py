@@ -1,8 +1,10 @@
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from email.message import Message
 from http.client import HTTPConnection
+from typing import Any
 
 import pytest
 
@@ -90,3 +92,25 @@ def test_answers_are_not_kept_nor_taken_for_something_else():
     assert headers["Cache-Control"] == "no-store"
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Server"] == "harness"
+
+
+def test_whoever_leaves_before_the_answer_is_no_news(capsys):
+    ended = threading.Event()
+    body = b"x" * (1 << 24)  # more than a connection holds
+
+    class Ended(Server):
+        def shutdown_request(self, request: Any) -> None:
+            super().shutdown_request(request)
+            ended.set()
+
+    server = Ended("127.0.0.1", 0, {"/": lambda asked: Answer(TEXT, body)})
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    with closing(socket.create_connection(("127.0.0.1", server.server_address[1]))) as leaving:
+        leaving.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        leaving.recv(1)
+    assert ended.wait(20)
+    server.shutdown()
+    thread.join()
+    server.server_close()
+    assert capsys.readouterr().err == ""

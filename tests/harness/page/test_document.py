@@ -4,15 +4,24 @@ from typing import Any
 
 from harness.events import (
     AttemptStarted,
+    HealthObserved,
+    HelperRestarted,
+    IntervalChosen,
+    NonfiniteFound,
+    Place,
+    Reaction,
     RestoreStarted,
     RunStarted,
     StepFinished,
     StepTimed,
+    Tier,
     TrainingResumed,
 )
 from harness.fold import Fold
 from harness.page.document import LISTED_RANKS, document
 from harness.present import Present
+from harness.signals.straggler import Lag
+from harness.signals.tally import Episode
 from harness.slots import Mark, Slot, Stage
 from tests.harness import stories
 
@@ -98,6 +107,9 @@ def test_a_checkpoint_grows_old_while_nothing_is_saved():
         "last_stall_s": 0.04,
         "last_commit_s": 0.2,
         "under_way": [],
+        "every_steps": None,
+        "every_s": None,
+        "why": "",
     }
 
 
@@ -131,8 +143,8 @@ def test_ranks_say_what_they_do_and_how_late_they_are():
         "count": 2,
         "up": 1,
         "listed": [
-            {"rank": 0, "up": True, "step": 3, "doing": "stepping", "delay_s": 0.0},
-            {"rank": 1, "up": False, "step": 3, "doing": None, "delay_s": 0.004},
+            {"rank": 0, "up": True, "step": 3, "doing": "stepping", "delay_s": 0.0, "named": None},
+            {"rank": 1, "up": False, "step": 3, "doing": None, "delay_s": 0.004, "named": None},
         ],
     }
 
@@ -156,3 +168,37 @@ def test_a_loss_that_is_no_number_is_spelled():
     told = told_at(10, story)
     assert told["loss"] == {"last": "NaN", "training": [[1, "NaN"]], "validation": []}
     json.dumps(told, allow_nan=False)
+
+
+def test_what_training_and_helpers_have_to_say_is_told_in_words():
+    more = (
+        (2400, "rank-0", 1, HealthObserved(3, grad_norm=0.5, clip_norm=1.0, clips=2, clipped=1)),
+        (2400, "rank-0", 1, NonfiniteFound(4, Place.LOSS, Reaction.REPORT)),
+        (2400, "launcher-0", 1, HelperRestarted("saver", "signal 9")),
+        (2400, "rank-0", 1, IntervalChosen(Tier.STORAGE, 20, 4.5, 4.4, {}, "saves cost little")),
+    )
+    told = told_at(2450, (*(line for line in stories.KILLED_ONCE if line[0] <= 2350), *more))
+    assert told["health"] == [
+        {
+            "text": "gradient norm: 0.5 before clipping to 1; 50.0% of steps were clipped",
+            "bad": False,
+        },
+        {
+            "text": "NaN or Inf in 1 step, the last in the loss of rank 0 at step 4: report",
+            "bad": True,
+        },
+    ]
+    assert told["helpers"] == [{"name": "saver", "restarts": 1, "reason": "signal 9"}]
+    (storage,) = told["checkpoints"]
+    assert (storage["every_steps"], storage["every_s"]) == (20, 4.5)
+    assert storage["why"] == "saves cost little"
+
+
+def test_a_straggler_is_named_while_it_is_one():
+    fold = Fold()
+    for entry in stories.entries([line for line in stories.KILLED_ONCE if line[0] <= 2350]):
+        fold.feed(entry)
+    fold.stragglers.episodes.append(Episode(1, Lag.DATA, 3, 0, None, 40 * MS, 0.3))
+    now = Present("run", "r1", "cpu", fold, is_led=True, up=[True, True], slots={})
+    told = document(now, (stories.START_MS + 2350) * MS, 60)
+    assert [one["named"] for one in told["ranks"]["listed"]] == [None, "data"]
