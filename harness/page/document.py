@@ -11,7 +11,7 @@ from harness.account import Account
 from harness.page.window import WINDOWS_S, shown, strip
 from harness.phases import Phase
 from harness.present import Present
-from harness.report.health import lines
+from harness.report.health import Line, lines
 from harness.report.model import Report
 from harness.report.spread import number, seconds
 from harness.report.tell import tell
@@ -43,7 +43,7 @@ def document(now: Present, at_ns: int, window_s: int = WINDOWS_S[1]) -> dict[str
         "faults": _faults(told),
         "checkpoints": list(_checkpoints(account, at_ns)),
         "rejected": list(told.checkpoints.rejected[-LISTED:]),
-        "health": [{"text": one.text, "bad": one.is_bad} for one in lines(told.findings)],
+        "health": _health(told),
         "slow": told.slowness.lines(told.world_size),
         "ranks": _ranks(now),
         "helpers": [
@@ -144,6 +144,12 @@ def _checkpoints(account: Account, at_ns: int) -> Iterator[dict[str, Any]]:
             "every_s": None if chosen is None else chosen.seconds,
             "why": "" if chosen is None else chosen.reason,
         }
+
+
+def _health(told: Report) -> list[dict[str, Any]]:
+    """In words, as a report has them."""
+    found = [Line(text) for text in told.throughput.lines()] + list(lines(told.findings))
+    return [{"text": one.text, "bad": one.is_bad} for one in found]
 
 
 def _ranks(now: Present) -> dict[str, Any]:

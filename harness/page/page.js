@@ -173,7 +173,7 @@ function restarts({ restarts: told }) {
     const who = one.rank === null ? "" : `, rank ${one.rank}`;
     const stages = Object.entries(one.phase_s).map(([stage, s]) => `${stage} ${lasted(s)}`).join(", ");
     return record(`restart ${one.number}`, [`${clock(one.at_s)}  ${one.cause}${who}: `, element("strong", {}, back)], [
-      ["what", one.reason || one.cause], ["attempt", String(one.attempt)], ["resumed", known(one.resumed_step, (step) => `at step ${step}`)],
+      ["what", one.reason || one.cause], ["attempt", String(one.attempt)], ["resumed", known(one.resumed_step, (step) => `at step ${step}` + (one.tier ? ` from ${one.tier}` : ""))],
       ["lost", `${counted(one.lost_steps, "step")}, ${lasted(one.lost_s)}`], ["way back", stages], ["faults", one.faults.join(", ")]]);
   }));
 }

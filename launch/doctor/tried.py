@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from harness.signals.peaks import peak
 from launch.doctor.facts import Gpu, Trial
 
 DEADLINE_S = 180.0
@@ -41,10 +42,15 @@ def heard(said: str, complaints: str, status: int) -> Trial:
     lines = said.splitlines()
     try:
         told: dict[str, Any] = json.loads(lines[-1]) if lines else {}
-        gpus = tuple(Gpu(one["name"], one["memory_bytes"], None) for one in told.pop("gpus", []))
+        gpus = tuple(_gpu(one["name"], one["memory_bytes"]) for one in told.pop("gpus", []))
         if not told:
             raise ValueError
         return Trial(gpus=gpus, **told)
     except (ValueError, TypeError, KeyError):
         last = (complaints.strip().splitlines() or ["and said nothing"])[-1]
         return Trial(error=f"the trial ended with {status}: {last}")
+
+
+def _gpu(name: str, memory_bytes: int) -> Gpu:
+    published = peak(name, "bfloat16")
+    return Gpu(name, memory_bytes, None if published is None else published.flops)

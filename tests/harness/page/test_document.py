@@ -179,6 +179,7 @@ def test_what_training_and_helpers_have_to_say_is_told_in_words():
     )
     told = told_at(2450, (*(line for line in stories.KILLED_ONCE if line[0] <= 2350), *more))
     assert told["health"] == [
+        {"text": "tokens: 400, 400 a second of work", "bad": False},
         {
             "text": "gradient norm: 0.5 before clipping to 1; 50.0% of steps were clipped",
             "bad": False,

@@ -92,8 +92,10 @@ def test_which_file_system_a_path_is_on(path, kind):
 
 
 def test_what_a_trial_said_and_how_it_ended_instead():
-    said = 'a warning\n{"torch": "2.13.0", "gpus": [{"name": "H", "memory_bytes": 8}], "store_s": 0.5}\n'
-    assert heard(said, "", 0) == Trial(torch="2.13.0", gpus=(Gpu("H", 8, None),), store_s=0.5)
+    said = 'a warning\n{"torch": "2.13.0", "gpus": [{"name": "NVIDIA H200", "memory_bytes": 8}], "store_s": 0.5}\n'
+    assert heard(said, "", 0) == Trial(
+        torch="2.13.0", gpus=(Gpu("NVIDIA H200", 8, 989.5e12),), store_s=0.5
+    )
     assert heard("", "x\nSegmentation fault\n", -11).error == (
         "the trial ended with -11: Segmentation fault"
     )
