@@ -37,6 +37,7 @@ bench: $(READY)  ## every claim about speed, each beside what it is compared wit
 	$(BIN)/python -m benchmarks.straggler
 	$(BIN)/python -m benchmarks.snapshot
 	$(BIN)/python -m benchmarks.memory_growth
+	$(BIN)/python -m benchmarks.overhead
 
 dashboards: $(READY)  ## what Grafana loads: built, held against its types and a live Prometheus, drawn
 	$(BIN)/python -m dashboards.build
