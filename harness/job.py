@@ -386,6 +386,7 @@ class Job:
         if self._found is not None:
             resumed = self._load(now, total, self._tier())
         self._watch.start()
+        self._saver.prepare(self._protected.shared, self._own, fresh=self._found is None)
         self._found = None  # its tensors are as large as the state
         self._voice.tell(resumed)
         self._steplog.begin_at(resumed.step)

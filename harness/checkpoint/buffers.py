@@ -88,6 +88,15 @@ class Buffers:
                 slot = self._slots[number]
                 slot.memory, slot.step = memory, step if number == resumed else -1
 
+    def limit(self, slots: int) -> None:
+        """Have no more than so many; those that hold nothing go first."""
+        if slots < len(self._slots):
+            self._slots = sorted(self._slots, key=lambda slot: -slot.step)[:slots]
+
+    def are_all(self, busy: Memory | None) -> bool:
+        """True if there is no slot but one that is `busy`."""
+        return busy is not None and all(slot.memory is busy for slot in self._slots)
+
     def reserve(self, needed: int, tensors: Mapping[str, Tensor]) -> None:
         """Get the memory that `take` will need, in another thread, and touch all of it.
 

@@ -118,8 +118,8 @@ class Copier:
         self.shard_bytes = shard_bytes
         self.buffers = Buffers(slots)
         self.copy = copy
-        self._rank = rank
-        self._world_size = world_size
+        self.rank = rank
+        self.world_size = world_size
         self._run_id = run_id
         self._fingerprint = fingerprint
         self._reserved = False
@@ -133,7 +133,11 @@ class Copier:
             planned = self._plan(shared, own)
             self.buffers.reserve(self._laid_out(planned, _FAR).needed, planned.tensors)
         except Exception as error:  # noqa: BLE001  # the save itself will fail, and be told
-            warn(f"rank {self._rank} has a state that it will not be able to save: {said(error)}")
+            warn(f"rank {self.rank} has a state that it will not be able to save: {said(error)}")
+
+    def needed(self, shared: Tree, own: Tree) -> int:
+        """Bytes that a copy takes of a state such as this one."""
+        return self._laid_out(self._plan(shared, own), _FAR).needed
 
     def take(
         self, place: Place, shared: Tree, own: Tree, busy: Memory | None = None
@@ -154,7 +158,7 @@ class Copier:
                 memory.view,
                 self._run_id,
                 place,
-                self._world_size,
+                self.world_size,
                 to.end,
                 to.share,
                 self._fingerprint,
@@ -165,7 +169,7 @@ class Copier:
         return Taken(to.share, slot, memory, copying, label)
 
     def _plan(self, shared: Tree, own: Tree) -> Plan:
-        return plan(shared(), own(), self._rank, self._world_size, self.shard_bytes)
+        return plan(shared(), own(), self.rank, self.world_size, self.shard_bytes)
 
     def _laid_out(self, planned: Plan, place: Place) -> _Layout:
         files = self._contents(planned, place)
@@ -175,23 +179,22 @@ class Copier:
 
     def _share(self, planned: Plan, spans: Sequence[Span]) -> Share:
         names = (
-            shards.file_name(self._rank, self._world_size, part)
-            for part in range(len(planned.parts))
+            shards.file_name(self.rank, self.world_size, part) for part in range(len(planned.parts))
         )
         return Share(
-            rank=self._rank,
+            rank=self.rank,
             shards=[
                 Shard(name, part, span.begin, span.header_bytes, span.size_bytes)
                 for name, part, span in zip(names, planned.parts, spans, strict=True)
             ],
-            shared=_json(planned.shared) if self._rank == 0 else "",
+            shared=_json(planned.shared) if self.rank == 0 else "",
             own=_json(planned.own),
             layout=planned.layout,
         )
 
     def _contents(self, planned: Plan, place: Place) -> list[Content]:
         return [
-            Content(shards.header(part, about(self._run_id, place, self._rank, number)), part)
+            Content(shards.header(part, about(self._run_id, place, self.rank, number)), part)
             for number, part in enumerate(planned.parts)
         ]
 

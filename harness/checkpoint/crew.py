@@ -3,7 +3,6 @@
 Every save has a thread of its own, so that what a dead attempt left in flight is in nobody's way.
 """
 
-import select
 import threading
 import time
 from collections.abc import Callable
@@ -18,27 +17,12 @@ from harness.checkpoint.share import Shard, Share, reports, write_shard
 from harness.checkpoint.store import Store
 from harness.checkpoint.tell import warn
 from harness.checkpoint.upkeep import discard, make_room, prune, sweep_own
-from harness.checkpoint.wire import Ended, Handed, Hello, Line
+from harness.checkpoint.wire import Ended, Handed, Hello, Member
 from harness.checkpoint.writer import why
 from harness.events import Event, SaveCommitted, SaveFailed, Tier
 
 _AT_ONCE = 8
 """Shards written at the same time: a disk is busy with two, an object store is not."""
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A rank that is connected."""
-
-    line: Line
-    pidfd: int
-
-    @property
-    def lives(self) -> bool:
-        """True while its process does, whatever its connection looks like."""
-        watch = select.poll()
-        watch.register(self.pidfd, select.POLLIN)
-        return not watch.poll(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +129,13 @@ class Crew:
         """Wait until nothing is in flight; False if something still is."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._saves, timeout_s)
+
+    def hear_out(self, within_s: float) -> None:
+        """Wait until all that dead ranks said is read."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: all(member.lives for member in self._members.values()), within_s
+            )
 
     @property
     def is_over(self) -> bool:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from harness.checkpoint.crew import Crew, Member
+from harness.checkpoint.crew import Crew
 from harness.checkpoint.memory import seen
 from harness.checkpoint.shelf import Shelf
 from harness.checkpoint.store import Store
@@ -22,6 +22,7 @@ from harness.checkpoint.wire import (
     Hello,
     Lent,
     Line,
+    Member,
     Relieved,
 )
 from harness.events import Event
@@ -29,6 +30,8 @@ from harness.events import Event
 _FRAME_TIMEOUT_S = 30.0
 """How long half a message may take to become whole."""
 _ABANDON_S = 3.0
+_HEARD_WITHIN_S = 2.0
+"""What a rank said before it died is read within milliseconds."""
 _SEALED_WITHIN_S = 30.0
 
 
@@ -124,6 +127,8 @@ class Desk:
     def _lend(self, line: Line, asked: Asked) -> None:
         """Give what is held of the memories that are asked for."""
         crews = self._all()
+        for crew in crews:
+            crew.hear_out(_HEARD_WITHIN_S)
         for (rank, slot), held in self.shelf.lend(asked.rank, _SEALED_WITHIN_S):
             busy = held.busy or any(crew.writes_from(rank, slot) for crew in crews)
             line.send(Lent(rank, slot, busy), held.descriptor)

@@ -7,11 +7,13 @@ saver, a thread of its own sees to.
 import threading
 from queue import SimpleQueue
 
+from harness.checkpoint import room
 from harness.checkpoint.capture import Copier, Taken, Tree
 from harness.checkpoint.carriers import Carriers
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.memory import Memory
-from harness.checkpoint.tell import Spokesman, said
+from harness.checkpoint.messages import Channel
+from harness.checkpoint.tell import Spokesman, said, warn
 from harness.events import SaveStarted, SaveUnblocked, Tier
 
 
@@ -35,6 +37,36 @@ class Keeper:
     def is_on(self) -> bool:
         """True while copies are of use after this rank's end."""
         return self._on and self._carriers.apart
+
+    def settle(
+        self, channel: Channel, shared: Tree, own: Tree, growth: int, within_s: float
+    ) -> None:
+        """Do with as many slots as there is memory for, by rank 0's word; with none, keep nothing.
+
+        The state may become `growth` times as large as it is now.
+        """
+        if not self.is_on:
+            return
+        try:
+            if self._copier.rank == 0:
+                slots = self._room(shared, own, growth)
+                channel.post("room", str(slots).encode())
+            else:
+                slots = int(channel.hear("room", within_s=within_s)[1])
+        except Exception as error:  # noqa: BLE001  # such as a message store that has gone
+            warn(f"rank {self._copier.rank} keeps no copies in memory: {said(error)}")
+            slots = 0
+        self._on = slots > 0
+        self._copier.buffers.limit(max(slots, 1))
+
+    def _room(self, shared: Tree, own: Tree, growth: int) -> int:
+        ranks = self._copier.world_size  # they are all on this node
+        held_bytes = self._copier.buffers.size_bytes * ranks
+        needed_bytes = self._copier.needed(shared, own) * ranks * growth
+        found = room.decide(needed_bytes, room.left_bytes() + held_bytes)
+        if found.line:
+            warn(found.line)
+        return found.slots
 
     def keep(self, place: Place, shared: Tree, own: Tree, busy: Memory | None) -> Taken | None:
         """Begin to copy the state, now; None where that cannot be, which stops nothing."""

@@ -112,6 +112,15 @@ class Checkpointer:
         self._keeper = Keeper(self._copier, self._carrier, self._spokesman, on=keeps)
         self.memory_every = memory_every or 0
 
+    def prepare(self, shared: Tree, own: Tree, *, fresh: bool) -> None:
+        """Settle how much memory copies get, on all ranks alike, before training starts.
+
+        A `fresh` state has no state of its optimizers yet; it may become three times as large.
+        """
+        self._keeper.settle(self._channel, shared, own, 3 if fresh else 1, self._deadline_s)
+        if not fresh and (self.every_steps or self._keeper.is_on):
+            self._copier.reserve(shared, own)
+
     def at_step(self, step: int, shared: Tree, own: Tree, force: bool = False) -> bool:
         """Save the state after `step` finished steps if that is due; called by all ranks alike.
 

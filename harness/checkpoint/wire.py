@@ -11,6 +11,7 @@ import struct
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 import msgspec
 
@@ -191,6 +192,21 @@ class Line:
                 raise EOFError("the other end has closed in the middle of a message")
             view = view[got:]
         return bytes(body)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A rank that is connected."""
+
+    line: Line
+    pidfd: int
+
+    @property
+    def lives(self) -> bool:
+        """True while its process does, whatever its connection looks like."""
+        watch = select.poll()
+        watch.register(self.pidfd, select.POLLIN)
+        return not watch.poll(0)
 
 
 def listener(address: str) -> socket.socket:

@@ -22,6 +22,7 @@ from harness.events import (
     Tier,
 )
 from tests.harness.checkpoint.world import DEADLINE_S, Beside, Rank, Run
+from tests.launch.conftest import until
 
 
 @pytest.fixture
@@ -47,7 +48,8 @@ def train(run: Run, saver: Beside, *steps: int, world_size: int = 2) -> list[int
         return 0 if rank.found is None else rank.found.step
 
     began = run.attempt(body, world_size, every_steps=0, memory_every=1)
-    saver.desk.shelf.lend(None, 10.0)  # sealed
+    for rank in range(world_size if steps else 0):
+        until(lambda: steps[-1] in memories(saver, rank), f"rank {rank}'s copies are held")  # noqa: B023
     return began
 
 
