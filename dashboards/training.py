@@ -42,7 +42,7 @@ def ranks() -> Sequence[AnyPanel]:
                 "slowest rank would win.",
                 6,
             ),
-            [Query(ONE.rate("straggler_delay_seconds_total", LATELY), "waiting")],
+            [Query(ONE.rate("straggler_wait_seconds_total", LATELY), "waiting")],
             "percentunit",
         ),
         chart(

@@ -161,7 +161,7 @@ STRAGGLER_DELAY = _family(
     "rank",
 )
 STRAGGLER_WAIT = _family(
-    "straggler_delay_seconds_total",
+    "straggler_wait_seconds_total",
     Kind.COUNTER,
     "Time that the job waited for its slowest rank: its delay, step by step.",
 )
