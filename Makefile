@@ -30,6 +30,7 @@ arrows: $(READY)
 
 bench: $(READY)  ## every claim about speed, each beside what it is compared with
 	$(BIN)/python -m benchmarks.fold
+	$(BIN)/python -m benchmarks.scrape
 	$(BIN)/python -m benchmarks.restart
 	$(BIN)/python -m benchmarks.noticing
 	$(BIN)/python -m benchmarks.simulate

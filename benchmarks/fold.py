@@ -44,8 +44,9 @@ EVER = 1 << 61
 class LongRun:
     """Writes the log of a run that does not end, with a clock of its own."""
 
-    def __init__(self, run_dir: RunDir) -> None:
+    def __init__(self, run_dir: RunDir, ranks: int = 2) -> None:
         run_dir.create()
+        self.ranks = ranks
         self.run_dir = run_dir
         self.written = 0
         self.events = self._events()
@@ -78,17 +79,17 @@ class LongRun:
 
     def _events(self) -> Iterator[tuple[str, Entry]]:
         at_ns = 0
-        for sequence, (attempt, writer, event, passed_ns) in enumerate(_story()):
+        for sequence, (attempt, writer, event, passed_ns) in enumerate(_story(self.ranks)):
             at_ns += passed_ns
             yield writer, Entry(at_ns, attempt, sequence, event, writer)
 
 
-def _story() -> Iterator[tuple[int, str, Event, int]]:
-    yield 0, "launcher-0", RunStarted("long", 2), 0
+def _story(ranks: int) -> Iterator[tuple[int, str, Event, int]]:
+    yield 0, "launcher-0", RunStarted("long", ranks), 0
     attempt = step = 0
     while True:
         attempt += 1
-        yield attempt, "launcher-0", AttemptStarted(2), STEP_NS
+        yield attempt, "launcher-0", AttemptStarted(ranks), STEP_NS
         yield attempt, "rank-0", RestoreStarted(), STEP_NS
         yield attempt, "rank-0", TrainingResumed(step, Tier.STORAGE, attempt - 1), STEP_NS
         for _ in range(5_025):
@@ -98,8 +99,8 @@ def _story() -> Iterator[tuple[int, str, Event, int]]:
             )
             yield attempt, "rank-0", event, STEP_NS
             if step % 5 == 0:
-                for rank in ("rank-0", "rank-1"):
-                    yield attempt, rank, StepTimed(step, 150_000_000, 50_000_000), 1_000
+                for rank in range(ranks):
+                    yield attempt, f"rank-{rank}", StepTimed(step, 150_000_000, 50_000_000), 1_000
             if step % 50 == 0:
                 yield attempt, "rank-0", SaveStarted(step, Tier.STORAGE), 1_000
                 yield attempt, "rank-0", SaveUnblocked(step, Tier.STORAGE), 50_000_000

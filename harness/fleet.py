@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import assert_never
 
 from harness.quantities import checked
@@ -148,6 +149,7 @@ def failure_rate(failures: int, up_s: float) -> FailureRate:
     return FailureRate(int(failures), checked("up_s", up_s, above=0))
 
 
+@lru_cache(maxsize=64)  # a scrape a second asks for the same one until something fails again
 def _quantile(shape: float, probability: float) -> float:
     """Where the distribution function of Gamma(shape, 1) has come to `probability`, by bisection."""
     low, high = 0.0, shape + 10 * math.sqrt(shape) + 40

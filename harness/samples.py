@@ -5,6 +5,7 @@ appears with its first count hides that count from whoever takes a rate.
 """
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib.metadata import version
 
 from harness import metrics
@@ -26,9 +27,14 @@ def _by_state(times_ns: Mapping[Phase, int]) -> Values:
     return {(phase.value,): ns / _NS for phase, ns in times_ns.items()}
 
 
+@cache
+def _version() -> str:
+    return version("resilience-harness")
+
+
 def _run_info(now: Present) -> Values:
     size = str(now.account.world_size)
-    return {(version("resilience-harness"), size, "ddp", now.device): 1.0}
+    return {(_version(), size, "ddp", now.device): 1.0}
 
 
 def _run_start(now: Present) -> Values:
