@@ -31,8 +31,6 @@ from harness.checkpoint.overlap import Overlap
 TENSORS, COLUMNS = 60, 1000
 NEEDED = {"not overlapped / copy": 1.3, "not overlapped / async_save": 0.2}
 """Seconds of ours to the other's, at most."""
-QUIET_S = 0.3
-"""For what goes on after training was released to be over."""
 
 
 def main() -> int:
@@ -41,6 +39,9 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=6, help="each has every side twice")
     parser.add_argument("--step", type=float, default=0.5, help="seconds of a step's compute")
+    parser.add_argument(
+        "--quiet", type=float, default=0.3, help="seconds for what goes on after each side to end"
+    )
     parser.add_argument("--as-rank", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.as_rank is not None:
@@ -64,6 +65,7 @@ class Bench:
     def __init__(self, told: Mapping[str, Any], messages: dist.Store) -> None:
         self.folder = Path(told["folder"])
         self.rank = told["rank"]
+        self.quiet_s = told["quiet"]
         rows = told["mb"] * 1_000_000 // (4 * TENSORS * COLUMNS)
         generator = torch.Generator().manual_seed(0)
         self.state = {
@@ -83,6 +85,12 @@ class Bench:
         )
         self.step = 0
         self.products = _products(told["step"])
+
+    def rest(self) -> None:
+        """Let what training was released from come to its end, on all ranks."""
+        dist.barrier()
+        time.sleep(self.quiet_s)
+        dist.barrier()
 
     def copy(self) -> None:
         """One warm copy of this rank's bytes."""
@@ -156,9 +164,7 @@ def _stops(bench: Bench, count: int, seconds: dict[str, list[float]]) -> None:
     bench.overlap.is_on = False
     for number in range(count + 2):
         for name, act, after in sides[:: 1 if number % 2 == 0 else -1]:
-            dist.barrier()
-            time.sleep(QUIET_S)
-            dist.barrier()
+            bench.rest()
             started = time.perf_counter()
             act()
             taken = time.perf_counter() - started
@@ -172,9 +178,7 @@ def _steps(bench: Bench, count: int, seconds: dict[str, list[float]]) -> None:
     bench.overlap.is_on = True
     for number in range(count):
         for saves in (True, False) if number % 2 == 0 else (False, True):
-            dist.barrier()
-            time.sleep(QUIET_S)
-            dist.barrier()
+            bench.rest()
             whole, waited = bench.train(saves=saves)
             seconds.setdefault("step with" if saves else "step without", []).append(whole)
             if saves:

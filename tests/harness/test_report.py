@@ -11,6 +11,7 @@ from harness.events import (
     FailureDetected,
     FaultConfirmed,
     FaultInjected,
+    IntervalChosen,
     Outcome,
     RunFinished,
     RunStarted,
@@ -29,6 +30,7 @@ from harness.segments import Segment
 from harness.timeline import timeline
 from harness.verify import final_digest
 from tests.harness import stories
+from tests.harness.runs import log, start
 
 PARTS = (
     "detect",
@@ -502,3 +504,20 @@ def _cell(text: str, head: str, following: str | None) -> str:
 def _column(lines: list[str], head: str) -> tuple[int, int]:
     """In which line and column `head` begins."""
     return next((at, line.index(head)) for at, line in enumerate(lines) if head in line)
+
+
+def test_how_often_the_state_is_saved_is_told_with_its_reason(tmp_path):
+    chosen = IntervalChosen(Tier.STORAGE, 40, 20.0, 24.5, {"step_s": 0.5}, "24.5 s is best")
+    earlier = replace(chosen, steps=80, reason="no save was measured yet")
+    story = log(*start(), (9, 1, earlier), (10, 1, chosen))
+    told = tell(timeline(story), is_led=True)
+    assert "to storage every 40 steps (20.0 s): 24.5 s is best\n" in rendered(told, "demo")
+    assert told.to_json()["checkpoints"]["intervals"] == {
+        "storage": {
+            "steps": 40,
+            "seconds": 20.0,
+            "optimal_s": 24.5,
+            "inputs": {"step_s": 0.5},
+            "reason": "24.5 s is best",
+        }
+    }
