@@ -273,7 +273,7 @@ class Job:
             self._steplog.finish(step, step == total, self._digests)
             reach(Point.STEP_END)
             self._check_switches()
-            if step < total and self._cadence.at_boundary(step):
+            if step < total and self._cadence.at_boundary(step, self._saver.commit_s):
                 self._saver.every_steps = self._cadence.every(Tier.STORAGE)
                 self._saver.memory_every = self._cadence.every(Tier.MEMORY)
                 self._saver.at_step(step, self._protected.shared, self._own)

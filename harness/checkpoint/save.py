@@ -160,6 +160,11 @@ class Checkpointer:
         self._wanted = step
         return True
 
+    @property
+    def commit_s(self) -> float:
+        """How long the last save to storage took to become durable; 0 before the first."""
+        return self._writer.commit_s
+
     def settle(self) -> None:
         """Wait, in the training thread, until what only an optimizer's step changes is copied."""
         if self._overlap is None or self._copying is None:

@@ -86,9 +86,16 @@ class Writer:
         self._flight: Flight | None = None
         self._durable_step: int | None = None
         self._lost = False
+        self._commit_s = 0.0
         self._queue: SimpleQueue[Flight | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="checkpoint-writer", daemon=True)
         self._thread.start()
+
+    @property
+    def commit_s(self) -> float:
+        """How long the last save took from its copy until it was durable; 0 before the first."""
+        with self._changed:
+            return self._commit_s
 
     @property
     def lost(self) -> bool:
@@ -154,6 +161,7 @@ class Writer:
                 self._lost = verdict.lost
                 if verdict.committed:
                     self._durable_step = flight.place.step
+                    self._commit_s = time.monotonic() - flight.since_s
                 self._changed.notify_all()
 
     def _carried(self, flight: Flight) -> Verdict:

@@ -62,7 +62,7 @@ class Cadence:
         self._history: History | None = None
         self._told: dict[Tier, tuple[int, bool]] = {}
         self._began_s = self._boundary_s = clock_s()
-        self._blocked_s = 0.0
+        self._blocked_s = self._commit_s = 0.0
         self._steps_s: deque[float] = deque(maxlen=_RECENT)
         self._saves_s: dict[Tier, deque[float]] = {}
 
@@ -85,11 +85,12 @@ class Cadence:
         seconds.append(blocked_s + (seconds.pop() if rest and seconds else 0.0))
         self._blocked_s += blocked_s
 
-    def at_boundary(self, step: int) -> bool:
+    def at_boundary(self, step: int, commit_s: float = 0.0) -> bool:
         """Hear what holds after `step` finished steps; False if this rank does not know, and says so.
 
-        Called by all ranks after each step. The first is one of the attempt's first.
+        Called by all ranks after each step, with how long the last commit took, if there was one.
         """
+        self._commit_s = commit_s
         self._time_step()
         if not self._moving:
             return True
@@ -142,7 +143,12 @@ class Cadence:
         mine = {tier: median(seconds) for tier, seconds in self._saves_s.items()}
         costs = {**history.save_s, **mine}
         in_use = {t: s for t, s in costs.items() if not isinstance(self._asked[t], Off)}
-        return Measured(median(self._steps_s), in_use, replace(history, up_s=up_s))
+        if (
+            Tier.STORAGE in in_use
+        ):  # it writes the copy that memory has, which is then counted there
+            in_use[Tier.STORAGE] += in_use.get(Tier.MEMORY, 0.0)
+        history = replace(history, up_s=up_s)
+        return Measured(median(self._steps_s), in_use, history, self._commit_s)
 
     def _decision(self, tier: Tier, of: Measured) -> Decision:
         asked = self._asked[tier]

@@ -21,6 +21,8 @@ PAYS = 1.25
 """An interval that is off by less costs at most 1.025 times the least: (r + 1/r) / 2."""
 FIRST: Mapping[Tier, tuple[int, float]] = {Tier.MEMORY: (8, 10.0), Tier.STORAGE: (50, 60.0)}
 """Steps and seconds, whichever is less, until a save was measured."""
+COMMITS = 2.0
+"""Storage is left alone for half of the time at least: its saves stop nobody, and still use the machine."""
 _LEAST_SAVE_S = 1e-6
 
 
@@ -49,6 +51,8 @@ class Measured:
     save_s: Mapping[Tier, float]
     """By tier that is in use; one without a save yet is missing."""
     history: History
+    commit_s: float = 0.0
+    """From the copy of a save to storage until it was durable; 0 while none was."""
 
     @property
     def rate_per_s(self) -> float:
@@ -74,6 +78,7 @@ class Measured:
             "up_s": of.up_s,
             "mtbf_s": 1 / self.rate_per_s,
             "share": self.share,
+            **({"commit_s": self.commit_s} if tier is Tier.STORAGE and self.commit_s else {}),
         }
 
 
@@ -127,10 +132,13 @@ def _chosen(tier: Tier, now_steps: int | None, asked: Auto, of: Measured, alone:
         first_steps, first_s = FIRST[tier]
         wanted = now_steps or min(first_steps, first_s / of.step_s)
         return Decision(bounded(wanted, asked, of.step_s), None, "no save was measured yet")
-    wanted = best / of.step_s
+    busy_s = COMMITS * of.commit_s if tier is Tier.STORAGE else 0.0
+    wanted = max(best, busy_s) / of.step_s
     steps = wanted if now_steps is None else _approach(now_steps, wanted)
     chosen = bounded(steps, asked, of.step_s)
     why = _why(tier, best, of, alone)
+    if busy_s > best:
+        why += f"; a commit takes {of.commit_s:.3g} s, and storage rests as long"
     if chosen != round(steps):
         why += "; a bound holds"
     elif chosen == now_steps:

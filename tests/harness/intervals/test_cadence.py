@@ -144,6 +144,18 @@ def test_all_ranks_save_at_the_same_steps_whatever_the_pace(steps_s: list[float]
         assert len({(one.every(MEMORY), one.every(STORAGE)) for one in ranks.each}) == 1
 
 
+def test_a_save_to_storage_costs_the_copy_that_memory_has_too():
+    ranks = Ranks(1, AUTO, AUTO)
+    ranks.each[0].learn(History())
+    ranks.each[0].saved(MEMORY, 0.25)
+    ranks.each[0].saved(STORAGE, 0.0)
+    ranks.clock.now_s += 0.5
+    assert ranks.each[0].at_boundary(1, commit_s=7.0)
+    inputs = {one.tier: one.inputs for one in ranks.log if isinstance(one, IntervalChosen)}
+    assert (inputs[STORAGE]["save_s"], inputs[STORAGE]["commit_s"]) == (0.25, 7.0)
+    assert inputs[MEMORY]["save_s"] == 0.25
+
+
 def test_only_the_last_words_are_kept():
     ranks = Ranks(1, AUTO)
     for number in range(1, 300):

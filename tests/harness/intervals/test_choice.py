@@ -1,5 +1,6 @@
 import math
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -119,6 +120,15 @@ def test_a_choice_says_what_it_rests_on():
         "mtbf_s": pytest.approx(200.0),
         "share": pytest.approx(0.645),
     }
+
+
+def test_storage_rests_for_as_long_as_it_works():
+    of = replace(measured(), commit_s=20.0)
+    decision = decide(STORAGE, 300, FREE, of, alone=False)
+    assert (decision.steps, decision.optimal_s) == (400, best_s(of, alone=False)[STORAGE])
+    assert decision.reason.endswith("; a commit takes 20 s, and storage rests as long")
+    assert of.inputs(STORAGE)["commit_s"] == 20.0
+    assert decide(MEMORY, 35, FREE, of, alone=False).steps == 35
 
 
 def test_a_bound_of_the_user_s_holds_before_everything_else():
