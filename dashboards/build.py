@@ -12,7 +12,7 @@ from grafana_foundation_sdk.builders import dashboard, prometheus
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as model
 
-from dashboards import failures, fleet, run, saves, training
+from dashboards import badput, failures, fleet, ranks, run, saves, training
 from dashboards.panels import DARK, SOURCE, VERMILLION, AnyPanel
 from dashboards.queries import LATELY, ONE
 
@@ -50,7 +50,7 @@ def _run() -> dashboard.Dashboard:
         ("Training", training.learning()),
         ("Failures", failures.failures()),
         ("Checkpoints", saves.checkpoints()),
-        ("Ranks", training.ranks()),
+        ("Ranks", ranks.ranks()),
     )
     board = _board(
         "harness-run", "Run", "One training run: what it does, what it costs, whether it learns."
@@ -65,7 +65,7 @@ def _run() -> dashboard.Dashboard:
 
 
 def _fleet() -> dashboard.Dashboard:
-    rows: Rows = (("Now", fleet.now()), ("Runs", fleet.runs()), ("Badput", fleet.badput()))
+    rows: Rows = (("Now", fleet.now()), ("Runs", fleet.runs()), ("Badput", badput.badput()))
     board = _board(
         "harness-fleet", "Fleet", "All runs: which are well, and what they lose to what."
     )

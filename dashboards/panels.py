@@ -29,6 +29,9 @@ GREEN, BLUE, SKY, VERMILLION = "#009E73", "#0072B2", "#56B4E9", "#D55E00"
 ORANGE, YELLOW, PINK, GREY, DARK = "#E69F00", "#F0E442", "#CC79A7", "#999999", "#555555"
 """Okabe and Ito's colours: told apart by everyone. Training green, checkpoints blue, what is lost vermillion."""
 
+BAD_IF_ANY = ((None, GREEN), (1, VERMILLION))
+"""From which value on which colour, for what should stay at 0."""
+
 AnyPanel = (
     bargauge.Panel
     | heatmap.Panel

@@ -73,6 +73,14 @@ class Runs:
 ONE = Runs('job_name="$job_name",run_id="$run_id"', "")
 MANY = Runs('job_name=~"$job_name",run_id=~"$run_id"', "job_name, run_id")
 
+GOOD, BAD = 'state=~"work|evaluation"', 'state!~"work|evaluation"'
+BY_RUN = "{{job_name}} {{run_id}}"
+RANK_SECONDS_LOST = (
+    f"{MANY.highest('lost_work_seconds_total')} * on (job_name, run_id) "
+    f"count by (job_name, run_id) ({MANY.all('rank_up')})"
+)
+"""Work lost, times the ranks that did it; by run."""
+
 
 def coded(metric: str, label: str, values: Sequence[str], runs: Runs = ONE) -> str:
     """A number for the value of `label` whose series is 1: its place in `values`, from 1."""
