@@ -1,13 +1,16 @@
 """From a killed rank to the next finished step: `harness run` beside plain `torchrun`, in turn.
 
-Run `python -m benchmarks.restart`. Each of four runs trains `examples/train_gpt.py --preset tiny` while
-an injector kills ranks, and ends once the last kill is recovered from. Torchrun has its shared store
-switched off, without which it often fails or hangs; script, library and injector are the same.
+Run `python -m benchmarks.restart`, about ten minutes. Each of four runs trains `examples/train_gpt.py
+--preset tiny` while an injector kills ranks, and ends once the last kill is recovered from; both sides
+load a checkpoint. Torchrun has a private store for each attempt, without which it often fails or hangs;
+script, library and injector are the same. A restart is what passes from the kill to the first step that
+is finished after it, less a median step of that run.
 
 First time: the attempt after a kill finished a step, so no restart was burnt.
 """
 
 import argparse
+import json
 import os
 import signal
 import statistics
@@ -15,10 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -28,8 +33,10 @@ from faultinject import tape, tapefile, targets
 from faultinject.tape import Choice, Plan, Uniform
 from faultinject.targets import Victim
 from harness import journal
-from harness.events import Entry, FaultInjected, StepFinished
+from harness.events import Entry, FaultInjected, StepFinished, TrainingResumed
 from harness.recorder import boot_id
+from harness.recovery import Stage
+from harness.report import report
 from harness.rundir import RunDir
 
 SCRIPT = ("examples/train_gpt.py", "--preset", "tiny", "--steps", "1000000")
@@ -65,7 +72,13 @@ class Measured:
 
     job: Job
     restarts_s: Sequence[float]
-    """From each kill to the first step that was finished in a later attempt."""
+    """From each kill to the first step that was finished in a later attempt, less a median step."""
+    step_s: float
+    """That median step."""
+    tiers: Counter[str]
+    """Where the states came from."""
+    stages_ms: dict[str, float]
+    """Medians of the parts of a restart, from the last finished step to the next first one."""
     first_time: int
     """Kills after which the very next attempt finished a step."""
     wall_s: float
@@ -73,10 +86,9 @@ class Measured:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, nargs=2, default=(30, 12), metavar=("AT_2", "AT_4"))
-    parser.add_argument(
-        "--torchrun-kills", type=int, nargs=2, default=(10, 6), metavar=("AT_2", "AT_4")
-    )
+    at = ("AT_2", "AT_4")
+    parser.add_argument("--kills", type=int, nargs=2, default=(50, 20), metavar=at)
+    parser.add_argument("--torchrun-kills", type=int, nargs=2, default=(15, 8), metavar=at)
     asked = parser.parse_args()
     jobs = [
         Job(Tool.HARNESS, 2, asked.kills[0]),
@@ -84,12 +96,16 @@ def main() -> int:
         Job(Tool.TORCHRUN, 4, asked.torchrun_kills[1]),
         Job(Tool.HARNESS, 4, asked.kills[1]),
     ]
-    print(machine(f"torch {torch.__version__}", "gloo"))
-    print(f"{' '.join(SCRIPT)}; seconds from kill to the next finished step\n")
+    print(_machine())
+    print(f"{' '.join(SCRIPT)}; seconds from kill to the next finished step, less a median step\n")
     results = [_shown(_measured(job)) for job in jobs if job.kills]
-    _compare(results)
+    print(json.dumps(_figures(results)))
     ours = [result for result in results if result.job.tool is Tool.HARNESS]
     return 0 if all(result.first_time == result.job.kills for result in ours) else 1
+
+
+def _machine() -> str:
+    return machine(f"torch {torch.__version__}", "gloo")
 
 
 def _measured(job: Job) -> Measured:
@@ -100,7 +116,7 @@ def _measured(job: Job) -> Measured:
         began = time.monotonic()
         with (Path(folder) / "output").open("wb") as output, _launched(job, run_dir, output):
             _until_recovered(job, run_dir)
-        result = _counted(job, journal.read(run_dir), time.monotonic() - began)
+        result = _counted(job, run_dir, time.monotonic() - began)
         if len(result.restarts_s) < job.kills:
             lines = (Path(folder) / "output").read_text(errors="replace").splitlines()
             print(f"{job.tool} did not recover; it said last:", *lines[-10:], sep="\n  ")
@@ -183,14 +199,32 @@ def _recovered(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
                 yield entry, first_steps[min(later)]
 
 
-def _counted(job: Job, entries: Sequence[Entry], wall_s: float) -> Measured:
+def _counted(job: Job, run_dir: RunDir, wall_s: float) -> Measured:
+    entries = journal.read(run_dir)
     pairs = list(_recovered(entries))
+    step_s = _median_step_s(entries)
+    told = report(run_dir)
+    stages = {stage.value: told.stage(stage).median_ns for stage in Stage}
     return Measured(
-        job,
-        [(step.at_ns - kill.at_ns) / 1e9 for kill, step in pairs],
-        sum(step.attempt == kill.attempt + 1 for kill, step in pairs),
-        wall_s,
+        job=job,
+        restarts_s=[(step.at_ns - kill.at_ns) / 1e9 - step_s for kill, step in pairs],
+        step_s=step_s,
+        tiers=Counter(
+            "nothing" if entry.event.tier is None else entry.event.tier.value
+            for entry in entries
+            if isinstance(entry.event, TrainingResumed) and entry.event.step
+        ),
+        stages_ms={name: round(ns / 1e6, 1) for name, ns in stages.items() if ns is not None},
+        first_time=sum(step.attempt == kill.attempt + 1 for kill, step in pairs),
+        wall_s=wall_s,
     )
+
+
+def _median_step_s(entries: Sequence[Entry]) -> float:
+    """Between two steps of an attempt."""
+    steps = [entry for entry in entries if isinstance(entry.event, StepFinished)]
+    gaps_ns = [b.at_ns - a.at_ns for a, b in pairwise(steps) if a.attempt == b.attempt]
+    return statistics.median(gaps_ns) / 1e9 if gaps_ns else 0.0
 
 
 # ── what is printed ─────────────────────────────────────────────────────────────────────────────
@@ -208,7 +242,10 @@ def _shown(result: Measured) -> Measured:
             "most": restarts_s[-1],
         }
         print("  " + "   ".join(f"{name} {value:.2f} s" for name, value in points.items()))
-        print(f"  0 {_picture(restarts_s)} {restarts_s[-1]:.1f} s\n", flush=True)
+        print(f"  0 {_picture(restarts_s)} {restarts_s[-1]:.1f} s")
+        print(f"  a step {result.step_s * 1e3:.0f} ms; states from:", dict(result.tiers))
+        parts = (f"{name} {ms:g}" for name, ms in result.stages_ms.items())
+        print("  parts from the last finished step on, ms:", ", ".join(parts), "\n", flush=True)
     return result
 
 
@@ -216,20 +253,39 @@ def _picture(values: Sequence[float]) -> str:
     """How many of `values` lie in each column between 0 and the largest."""
     counts = [0] * WIDTH
     for value in values:
-        counts[min(WIDTH - 1, int(value / max(values) * WIDTH))] += 1
+        counts[max(0, min(WIDTH - 1, int(value / max(values) * WIDTH)))] += 1
     return "".join("·" if not count else str(min(9, count)) for count in counts)
 
 
-def _compare(results: Sequence[Measured]) -> None:
-    for ranks in sorted({result.job.ranks for result in results}):
-        medians = {
-            result.job.tool: statistics.median(result.restarts_s)
-            for result in results
-            if result.job.ranks == ranks and result.restarts_s
-        }
-        if len(medians) == len(Tool):
-            ratio = medians[Tool.TORCHRUN] / medians[Tool.HARNESS]
-            print(f"{ranks} ranks: median of torchrun / median of harness run = {ratio:.1f}")
+def _figures(results: Sequence[Measured]) -> dict[str, object]:
+    """The line for programs: two ranks first, since the targets are for them; four beside."""
+    by_ranks = {ranks: _compared(results, ranks) for ranks in (2, 4)}
+    ours = {r.job.ranks: r for r in results if r.job.tool is Tool.HARNESS}
+    return {
+        "benchmark": "restart",
+        "unit": "s from kill to the next finished step, less a median step; medians at 2 ranks",
+        **by_ranks[2],
+        "at_4_ranks": by_ranks[4],
+        "first_time": {n: f"{r.first_time} of {r.job.kills}" for n, r in sorted(ours.items())},
+        "most": {n: round(max(r.restarts_s), 3) for n, r in sorted(ours.items()) if r.restarts_s},
+        "parts_ms": {n: r.stages_ms for n, r in sorted(ours.items())},
+        "machine": _machine(),
+    }
+
+
+def _compared(results: Sequence[Measured], ranks: int) -> dict[str, object]:
+    medians = {
+        it.job.tool: statistics.median(it.restarts_s)
+        for it in results
+        if it.job.ranks == ranks and it.restarts_s
+    }
+    ours, theirs = medians.get(Tool.HARNESS), medians.get(Tool.TORCHRUN)
+    ratio = None if ours is None or theirs is None else round(ours / theirs, 4)
+    return {
+        "ours": None if ours is None else round(ours, 3),
+        "other": {Tool.TORCHRUN.value: None if theirs is None else round(theirs, 3)},
+        "ratio": {Tool.TORCHRUN.value: ratio},
+    }
 
 
 if __name__ == "__main__":

@@ -1,0 +1,263 @@
+"""Goodput under one and the same tape of kills: `harness run`, and what people would write instead.
+
+Run `python -m benchmarks.goodput`: 20 kills, a minute apart in the mean, so 21 minutes a side and over
+an hour in all; the sides take turns, for two would take each other's cores. `--kills 5 --mtbf 20` is a
+quick look. The job is `benchmarks/kept.py`: ours saves at intervals that it chooses itself, the others at
+Young's interval for what a save costs them; the others run under torchrun with a private store for each
+attempt, without which it often fails or hangs. A kill that falls due while the job is not back waits.
+
+Goodput, of all sides by this one definition from the step logs that they write: the time spent in steps
+that were kept, over the time from the first finished step to the end. A step lasts from the start of its
+forward to the end of its update, so saves are no work; the first step of an attempt is none either, as in
+the harness' own report; a step that was done twice counts the second time.
+"""
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from benchmarks.machine import machine
+from faultinject import tape
+from faultinject.tape import Choice, Exponential, Plan
+from harness.beginning import start_ticks
+
+ROOT = Path(__file__).resolve().parent.parent
+SIDES = {
+    "ours": "harness run, intervals chosen by itself",
+    "torch-save": "DDP + torch.save on rank 0 at Young's interval, torchrun",
+    "async-save": "DDP + DCP async_save at Young's interval, torchrun",
+}
+RANKS = 2
+START_S = 240.0
+BACK_S = 120.0
+"""How long a job may take to come back until it counts as lost."""
+STOP_S = 60.0
+LOOK_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A line of a step log."""
+
+    step: int
+    began_s: float
+    ended_s: float
+    pid: int
+    """Rank 0's: another one is another attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What became of a side."""
+
+    side: str
+    goodput: float
+    kills: int
+    steps: int
+    """Kept ones."""
+    step_s: float
+    """Median."""
+    back_s: float
+    """Median from a kill to the next finished step."""
+
+
+def goodput(steps: Sequence[Step], began_s: float, ended_s: float) -> tuple[float, int]:
+    """Share of the time that went into kept steps, and how many those are; see above."""
+    kept: list[tuple[Step, bool]] = []
+    attempt = None
+    for one in steps:
+        while kept and kept[-1][0].step >= one.step:
+            kept.pop()
+        kept.append((one, one.pid == attempt))
+        attempt = one.pid
+    worked = [
+        one.ended_s - one.began_s
+        for one, is_work in kept
+        if is_work and one.began_s >= began_s and one.ended_s <= ended_s
+    ]
+    return sum(worked) / (ended_s - began_s), len(worked)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=20, help="(default: 20)")
+    parser.add_argument("--mtbf", type=float, default=60.0, metavar="S", help="(default: 60)")
+    parser.add_argument("--seed", type=int, default=1, help="of the tape (default: 1)")
+    parser.add_argument("--preset", default="tiny", help="of the model (default: tiny)")
+    parser.add_argument("--sides", default=",".join(SIDES), help=f"(default: {','.join(SIDES)})")
+    asked = parser.parse_args()
+    plan = Plan(Exponential(asked.mtbf), (Choice("kill"),), asked.kills, seed=asked.seed)
+    faults = tape.compile(plan, RANKS).faults
+    whole_s = faults[-1].at_s + asked.mtbf
+    print(f"{_machine()}; {RANKS} ranks, preset {asked.preset}")
+    print(
+        f"{len(faults)} kills in {whole_s:.0f} s a side, MTBF {asked.mtbf:g} s, start-up excluded\n"
+    )
+    results = [_measured(side, asked, faults, whole_s) for side in asked.sides.split(",")]
+    print(json.dumps(_figures(results, asked)))
+    return 0 if all(one.kills == asked.kills for one in results) else 1
+
+
+def _machine() -> str:
+    return machine(f"torch {torch.__version__}", "gloo")
+
+
+def _figures(results: Sequence[Measured], asked: argparse.Namespace) -> dict[str, object]:
+    by_side = {one.side: one for one in results}
+    ours = by_side.get("ours")
+    others = {side: one for side, one in by_side.items() if side != "ours"}
+    return {
+        "benchmark": "goodput",
+        "unit": "kept work over wall time, start-up excluded",
+        "ours": None if ours is None else round(ours.goodput, 4),
+        "other": {side: round(one.goodput, 4) for side, one in others.items()},
+        "ratio": {}
+        if ours is None
+        else {s: round(ours.goodput / one.goodput, 3) for s, one in others.items() if one.goodput},
+        "kills": asked.kills,
+        "mtbf_s": asked.mtbf,
+        "seed": asked.seed,
+        "step_s": {side: round(one.step_s, 4) for side, one in by_side.items()},
+        "back_s": {side: round(one.back_s, 3) for side, one in by_side.items()},
+        "machine": _machine(),
+    }
+
+
+# ── one side ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _measured(
+    side: str, asked: argparse.Namespace, faults: Sequence[tape.Fault], whole_s: float
+) -> Measured:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        back_s: list[float] = []
+        with _launched(side, folder, asked):
+            try:
+                began_s = _next_step(folder, 0.0, START_S).ended_s
+                for fault in faults:
+                    took_s = _struck(folder, fault.target.number, began_s + fault.at_s)
+                    back_s.append(took_s)
+                time.sleep(max(0.0, began_s + whole_s - time.monotonic()))
+                ended_s = _next_step(folder, time.monotonic(), BACK_S).ended_s
+            except TimeoutError as lost:
+                print(f"{side}: {lost}; it said last:", *_last_lines(folder), sep="\n  ")
+                return Measured(side, 0.0, len(back_s), 0, 0.0, 0.0)
+        steps = _steps(folder)
+        share, kept = goodput(steps, began_s, ended_s)
+        step_s = statistics.median(one.ended_s - one.began_s for one in steps)
+        result = Measured(side, share, len(back_s), kept, step_s, statistics.median(back_s))
+    print(
+        f"{side:10}  goodput {share:.4f}   {kept} steps kept, of {step_s * 1e3:.1f} ms in the median;"
+    )
+    print(
+        f"{'':10}  {len(back_s)} kills, back after {result.back_s:.2f} s   ({SIDES[side]})\n",
+        flush=True,
+    )
+    return result
+
+
+def _struck(folder: Path, rank: int, due_s: float) -> float:
+    """Kill a rank when that is due and it is at work; gives how long the job took to be back."""
+    time.sleep(max(0.0, due_s - time.monotonic()))
+    before = {rank: (folder / f"rank-{rank}.json").read_text() for rank in range(RANKS)}
+    member = json.loads(before[rank])
+    pidfd = os.pidfd_open(member["pid"])
+    try:
+        if start_ticks(member["pid"]) != member["ticks"]:
+            raise TimeoutError(f"rank {rank} is not the process that it was")
+        killed_s = time.monotonic()
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    finally:
+        os.close(pidfd)
+    first = json.loads(before[0])["pid"]
+    return _next_step(folder, killed_s, BACK_S, other_than=first).ended_s - killed_s
+
+
+def _next_step(folder: Path, after_s: float, within_s: float, other_than: int = 0) -> Step:
+    """The first step that is finished after an instant, and not by rank 0's process `other_than`."""
+    deadline_s = time.monotonic() + within_s
+    while time.monotonic() < deadline_s:
+        for one in _steps(folder, last=50):
+            if one.ended_s > after_s and one.pid != other_than:
+                return one
+        time.sleep(LOOK_S)
+    raise TimeoutError(f"no step was finished within {within_s:g} s")
+
+
+def _steps(folder: Path, last: int | None = None) -> list[Step]:
+    """Lines of the step log; a torn one is left out."""
+    try:
+        with (folder / "steps.jsonl").open("rb") as file:
+            if last is not None:
+                file.seek(0, os.SEEK_END)
+                file.seek(max(0, file.tell() - 150 * last))
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return []
+    found = []
+    for line in lines:
+        with suppress(ValueError, TypeError):
+            found.append(Step(**json.loads(line)))
+    return found
+
+
+@contextmanager
+def _launched(side: str, folder: Path, asked: argparse.Namespace) -> Iterator[None]:
+    """The job; nothing of it is left afterwards."""
+    environ = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(
+            _command(side, folder, asked), cwd=ROOT, env=environ, stdout=output, stderr=output
+        )
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            _bury(folder)
+
+
+def _command(side: str, folder: Path, asked: argparse.Namespace) -> list[str]:
+    script = ["benchmarks/kept.py", "--side", side, "--folder", str(folder)]
+    script += ["--preset", asked.preset, "--mtbf", str(asked.mtbf)]
+    flags = ["--nproc-per-node", str(RANKS), "--max-restarts", str(10 * asked.kills)]
+    if side == "ours":
+        own = ["--run", str(folder / "run"), "--no-metrics"]
+        return [sys.executable, "-m", "harness", "run", *flags, *own, *script]
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", *flags, *script]
+
+
+def _bury(folder: Path) -> None:
+    """Kill ranks that outlived their launcher, as torchrun's may."""
+    for path in folder.glob("rank-*.json"):
+        member = json.loads(path.read_text())
+        with suppress(OSError):
+            pidfd = os.pidfd_open(member["pid"])
+            with os.fdopen(pidfd):
+                if start_ticks(member["pid"]) == member["ticks"]:
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+
+def _last_lines(folder: Path) -> list[str]:
+    return (folder / "output").read_text(errors="replace").splitlines()[-10:]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
