@@ -1,0 +1,1 @@
+"""`harness gpu-acceptance`: whether all that is promised holds on this node and its GPUs."""
