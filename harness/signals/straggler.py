@@ -67,18 +67,19 @@ class Comparison:
 
 def compare(shares: Sequence[Share]) -> Comparison:
     """Compare the ranks of a job, at least one."""
-    usual_ns = median_low(share.own_ns for share in shares)
-    data_ns = median_low(share.data_ns for share in shares)
-    compute_ns = median_low(share.compute_ns for share in shares)
-    late_ns = [share.own_ns - usual_ns for share in shares]
-    whole_ns = median_low(share.own_ns + share.wait_ns for share in shares)
-    return Comparison(
-        usual_ns,
-        max(usual_ns, whole_ns - max(late_ns)),
-        late_ns,
-        [share.data_ns - data_ns for share in shares],
-        [share.compute_ns - compute_ns for share in shares],
-    )
+    own_ns = [share.own_ns for share in shares]
+    usual_ns, late_ns = _lateness(own_ns)
+    _, late_data_ns = _lateness([share.data_ns for share in shares])
+    _, late_compute_ns = _lateness([share.compute_ns for share in shares])
+    whole_ns = median_low([share.own_ns + share.wait_ns for share in shares])
+    pace_ns = max(usual_ns, whole_ns - max(late_ns))
+    return Comparison(usual_ns, pace_ns, late_ns, late_data_ns, late_compute_ns)
+
+
+def _lateness(ranks_ns: list[int]) -> tuple[int, list[int]]:
+    """The lower median, and how far each is above it."""
+    usual_ns = median_low(ranks_ns)
+    return usual_ns, [ns - usual_ns for ns in ranks_ns]
 
 
 # ── who ─────────────────────────────────────────────────────────────────────────────────────────
@@ -146,6 +147,13 @@ class Watch:
         self._count(comparison, 1)
         if len(self.window) > COMPARED:
             self._count(self.window.pop(0), -1)
+
+    def stands_out(self) -> bool:
+        """Some rank may have to be named."""
+        if len(self.window) < COMPARED:
+            return False
+        least = limits(len(self.slowest))
+        return max(self.slowest) >= least.slowest or max(self.above) >= least.above
 
     def stragglers(self, named: Sequence[int] = ()) -> list[Straggler]:
         """Who is slow, the slowest first; those `named` before stay so until half of it is gone."""

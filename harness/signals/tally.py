@@ -34,7 +34,7 @@ class Told:
 
     def share(self) -> Share:
         """The means of a step."""
-        steps = max(1, self.steps)
+        steps = self.steps
         return Share(
             self.own_ns // steps,
             self.wait_ns // steps,
@@ -74,6 +74,8 @@ class Stragglers:
     """How often a rank was named."""
     episodes: list[Episode] = field(default_factory=list)
     """The last so many."""
+    open: int = 0
+    """Of them: those that are not over."""
     reference: Reference = field(default_factory=Reference)
     slow_blocks: int = 0
     """Of `reference`: those in which the whole job was slow."""
@@ -91,6 +93,7 @@ class Stragglers:
     def resume(self, ranks: int, at_ns: int) -> None:
         """An attempt of so many ranks begins to train."""
         self._end(self.standing, at_ns)
+        self.open = 0
         if ranks != self.ranks:
             self.reference = Reference()
         self.ranks, self.last, self.is_warm = ranks, None, False
@@ -112,6 +115,8 @@ class Stragglers:
     @property
     def standing(self) -> list[Episode]:
         """Those who are the stragglers now, the slowest first."""
+        if not self.open:
+            return []
         standing = [one for one in self.episodes if one.until_ns is None]
         return sorted(standing, key=lambda one: -one.share)
 
@@ -134,7 +139,8 @@ class Stragglers:
             self.blocks += 1
             self.slow_blocks += self.reference.is_slow
         self.watch.add(self.last)
-        self._judge(step, at_ns, keep)
+        if self.open or self.watch.stands_out():
+            self._judge(step, at_ns, keep)
 
     def _judge(self, step: int, at_ns: int, keep: int) -> None:
         standing = {one.rank: one for one in self.standing}
@@ -149,6 +155,7 @@ class Stragglers:
             episode.share = straggler.share
         self._end(list(standing.values()), at_ns)
         del self.episodes[:-keep]
+        self.open = len(found)
 
     def _end(self, episodes: list[Episode], at_ns: int) -> None:
         for episode in episodes:

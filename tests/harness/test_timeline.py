@@ -947,6 +947,8 @@ def test_the_golden_log_of_schema_1_has_every_event(tmp_path: Path):
     assert account.checkpoints.rejected == {Rejection.TORN: 1}
     assert (account.findings.grad_norm, account.findings.clipped) == (1.5, 4)
     assert account.findings.nonfinite_steps == 1
+    assert account.speed.arithmetic is not None
+    assert account.speed.arithmetic.counted_flops == 7.5e6
     assert (account.findings.replicas.made, account.findings.replicas.unequal) == (1, 1)
     assert (account.findings.audits.made, account.findings.audits.unequal) == (1, 0)
 
