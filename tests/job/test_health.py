@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.events import (
+    ArithmeticKnown,
     Cause,
     Entry,
     Event,
@@ -17,6 +18,7 @@ from harness.events import (
     Reaction,
     ReplicasCompared,
     StateDigested,
+    StepTimed,
     TrainingResumed,
 )
 from harness.journal import read
@@ -198,3 +200,23 @@ def test_replicas_that_a_flipped_gradient_makes_wrong_alike_show_nothing_without
     assert models(end) != models(undisturbed)
     streams = {who: components["rng"] for who, components in undisturbed.items()}
     assert {who: components["rng"] for who, components in end.items()} == streams
+
+
+def test_operations_are_counted_and_times_told_and_no_bit_is_another(loop, tmp_path, undisturbed):
+    counted = "job.count_flops(lambda: model(torch.zeros(4, 4)).square().mean(), tokens=4)"
+    assert loop(3, settings=", replicas_every_steps=0", before=counted) == 0
+    assert ends(tmp_path, 3) == undisturbed
+    ((who, known),) = told(tmp_path, ArithmeticKnown)
+    assert isinstance(known, ArithmeticKnown)
+    # Two linear layers of 32 and 8 weights forward and for their own gradients; biases and
+    # a norm of 16 weights are in the formula alone, and the second layer's input has a gradient too.
+    assert (who, known.counted_flops) == ("rank-0", 2 * 2 * (32 + 8) + 2 * 8)
+    assert known.formula_flops == 6 * (32 + 8 + 16 + 8 + 1)
+    assert known.peak_source == "a matrix product, measured"
+    timed = [(who, it) for who, it in told(tmp_path, StepTimed) if isinstance(it, StepTimed)]
+    for rank in range(3):
+        mine = [it for who, it in timed if who == f"rank-{rank}"]
+        assert sum(it.steps for it in mine) == 6
+        assert (mine[0].step, mine[-1].step) == (1, 6)
+        assert all(it.own_ns >= it.data_ns + it.compute_ns > 0 for it in mine)
+        assert all(min(it.data_ns, it.compute_ns, it.wait_ns) > 0 for it in mine)
