@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from harness.checkpoint.memory import Memory
-from harness.checkpoint.shards import Piece, Spec
+from harness.checkpoint.shards import Piece, Spec, sizes
 from harness.checkpoint.slot import DATA, tear
 from harness.checkpoint.tell import warn
 from harness.checkpoint.tree import DTYPE_NAMES, DTYPES
@@ -181,8 +181,8 @@ class Buffers:
         whole = self._slots[number].bytes
         for file, span in zip(files, spans, strict=True):
             position = span.begin + span.header_bytes
-            for piece in file.pieces:
-                end = position + piece.part.size_bytes
+            for piece, size in zip(file.pieces, sizes(tuple(file.pieces)), strict=True):
+                end = position + size
                 raw = whole[position:end].view(DTYPES[piece.part.dtype])
                 yield raw.view(piece.part.shape), rows(tensors[piece.name], piece)
                 position = end
@@ -235,7 +235,7 @@ def arranged(files: Sequence[Content]) -> tuple[list[Span], int]:
     spans: list[Span] = []
     position = DATA
     for file in files:
-        size = len(file.header) + sum(piece.part.size_bytes for piece in file.pieces)
+        size = len(file.header) + sum(sizes(tuple(file.pieces)))
         spans.append(Span(position, len(file.header), size))
         position += size
         position += -position % _ALIGNMENT_BYTES

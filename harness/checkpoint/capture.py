@@ -6,6 +6,7 @@ The copy is what training stops for; writing what was copied (share.py) is other
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import xxhash
@@ -55,15 +56,28 @@ def plan(shared: Any, own: Any, rank: int, world_size: int, shard_bytes: int) ->
     flat, mine = flatten(shared), flatten(own)
     common = _prefixed("shared/", flat.tensors)
     private = _prefixed(f"rank-{rank}/", mine.tensors)
-    layout = specs(common)
-    pieces = shards.share(layout, rank, world_size) + shards.whole(specs(private))
+    layouts = tuple(specs(common).items()), tuple(specs(private).items())
+    parts, digest = _divided(*layouts, rank, world_size, shard_bytes)
     return Plan(
-        parts=shards.files(pieces, shard_bytes),
+        parts=parts,
         tensors={**common, **private},
         shared=flat.skeleton,
         own=mine.skeleton,
-        layout=_digest(layout),
+        layout=digest,
     )
+
+
+_Specs = tuple[tuple[str, Spec], ...]
+
+
+@lru_cache(maxsize=4)
+def _divided(
+    common: _Specs, private: _Specs, rank: int, world_size: int, shard_bytes: int
+) -> tuple[Sequence[Sequence[Piece]], str]:
+    """The files of a rank, and the digest of what is shared: once, for training waits for every save's."""
+    pieces = shards.share(dict(common), rank, world_size) + shards.whole(dict(private))
+    files = shards.files(pieces, shard_bytes)
+    return tuple(tuple(part) for part in files), _digest(dict(common))
 
 
 @dataclass(frozen=True, slots=True)

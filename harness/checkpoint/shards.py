@@ -8,12 +8,15 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from harness.checkpoint.dtypes import ITEM_BYTES
 
 _LENGTH_BYTES = 8  # little-endian length of the header, then the header, then the data
 _ENTRY_BYTES = 120  # a header's entry without the tensor's name, rounded up
 _METADATA_BYTES = 400
+_KNOWN = 64
+"""Divisions that are remembered: one for each file of a rank, and few ranks have more than one."""
 _ALIGNMENT_BYTES = 64
 """What a header's length is a multiple of: tensors then begin where the copy is fastest."""
 
@@ -140,16 +143,33 @@ def file_name(rank: int, world_size: int, part: int) -> str:
 
 def header(pieces: Sequence[Piece], metadata: Mapping[str, str]) -> bytes:
     """What a safetensors file begins with; the pieces' bytes follow in order, without a gap."""
-    entries: dict[str, object] = {"__metadata__": {"format": "pt", **metadata}}
+    about = _json({"__metadata__": {"format": "pt", **metadata}})
+    entries = _entries(tuple(pieces))
+    text = f"{about[:-1]},{entries[1:]}".encode() if pieces else about.encode()
+    text += b" " * (-(_LENGTH_BYTES + len(text)) % _ALIGNMENT_BYTES)
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+
+
+@lru_cache(maxsize=_KNOWN)
+def _entries(pieces: tuple[Piece, ...]) -> str:
+    """What a header says of them; the same at every save, and training waits for it."""
+    entries: dict[str, object] = {}
     position = 0
-    for piece in pieces:
-        end = position + piece.part.size_bytes
+    for piece, size in zip(pieces, sizes(pieces), strict=True):
         entries[piece.name] = {
             "dtype": piece.spec.dtype,
             "shape": piece.part.shape,
-            "data_offsets": (position, end),
+            "data_offsets": (position, position + size),
         }
-        position = end
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-(_LENGTH_BYTES + len(text)) % _ALIGNMENT_BYTES)
-    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+        position += size
+    return _json(entries)
+
+
+@lru_cache(maxsize=_KNOWN)
+def sizes(pieces: tuple[Piece, ...]) -> Sequence[int]:
+    """Bytes of each."""
+    return [piece.part.size_bytes for piece in pieces]
+
+
+def _json(of: Mapping[str, object]) -> str:
+    return json.dumps(of, separators=(",", ":"))
