@@ -11,6 +11,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +102,17 @@ def judge(run: Path, broken: dict[str, Any], twin: dict[str, Any], learns: bool)
     print(f"  final digest {broken['final_digest']} with and without kills")
     print(f"  states sum to the wall time: {states_ns} ns = {wall_ns} ns")
     print(f"  goodput {broken['goodput']:.1%} under kills, {twin['goodput']:.1%} without")
+    print(f"  states restored from: {restored(broken)}; {broken['lost_steps']} steps done again")
+    print(f"  back at work after {broken['restart_since_fault_s']['median']:.2f} s in the median")
     print(f"  validation loss {loss:.4f} nats a byte")
     print(f"The report again: harness report {run}")
     return 0
+
+
+def restored(told: dict[str, Any]) -> str:
+    """How many restarts found their state in which tier."""
+    tiers = Counter(one["tier"] or "nothing" for one in told["restart_records"])
+    return ", ".join(f"{tier} {count}" for tier, count in tiers.items())
 
 
 def fail(reason: str) -> int:

@@ -20,3 +20,4 @@ def test_the_demo_breaks_a_job_brings_it_back_and_proves_it(tmp_path):
     assert "exact: equal in every component" in done.stdout
     assert "the same state in the end, bit for bit" in done.stdout
     assert "states sum to the wall time" in done.stdout
+    assert "states restored from: memory" in done.stdout
