@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from harness.backfill import Course, Recorded, instants, lines, recorded, write
-from harness.events import Outcome, RunFinished, RunStarted
+from harness.events import Outcome, RunFinished, RunStarted, StepFinished
 from harness.histogram import Histogram
 from harness.metrics import FAMILIES
 from tests import prometheus
@@ -104,8 +104,12 @@ def test_a_run_that_is_named_twice_and_one_without_events_are_refused(tmp_path):
 
 @prometheus.needs_prometheus
 def test_prometheus_loads_two_runs_and_answers_as_their_logs_do(tmp_path):
+    blown_up = StepFinished(4, 24, 32, "a4", loss=math.nan, loss_step=4)
+    story = list(stories.KILLED_ONCE)
+    last_step = next(place for place, line in enumerate(story) if line[0] == 2400)
+    story[last_step] = (*story[last_step][:3], blown_up)
     runs = [
-        stories.write(tmp_path / "killed", stories.KILLED_ONCE),
+        stories.write(tmp_path / "killed", story),
         stories.write(tmp_path / "twice", TWICE),
     ]
     text, data = tmp_path / "all.om", tmp_path / "data"
@@ -121,5 +125,6 @@ def test_prometheus_loads_two_runs_and_answers_as_their_logs_do(tmp_path):
         assert prometheus.values(url, elapsed, at_s) == pytest.approx([2.8, 9.5])
         grown = "sum by (job_name) (changes(harness_steps_total[1m]))"
         assert prometheus.values(url, grown, at_s) == [4, 5]
+        assert math.isnan(*prometheus.values(url, 'harness_loss{job_name="killed"}', at_s))
         at_work = 'harness_phase{phase="work",job_name="twice"}'
         assert prometheus.values(url, at_work, stories.START_MS / 1000 + 8.9) == [0]

@@ -16,6 +16,7 @@ import pytest
 
 from harness.exporter import Exporter
 from harness.rundir import RunDir
+from tests import prometheus
 from tests.harness import stories
 
 DEADLINE_S = 20.0
@@ -107,6 +108,24 @@ def test_a_port_that_is_taken_ends_nothing(tmp_path, capsys):
             assert fetched(exporter)
     said = f"port {taken} is taken; metrics are served on port {exporter.port} instead"
     assert said in capsys.readouterr().err
+
+
+@prometheus.needs_prometheus
+def test_runs_that_want_the_same_port_are_told_apart_and_sum_up(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    runs = [stories.write(tmp_path / name, stories.KILLED_ONCE) for name in ("one", "two")]
+    files = [run_dir.exporter for run_dir in runs]
+    with (
+        Exporter(runs[0], port=port) as first,
+        Exporter(runs[1], port=port) as second,
+        prometheus.serving(tmp_path, files) as url,
+    ):
+        assert first.port == port != second.port
+        prometheus.awaited(prometheus.holds(url, "count(up == 1) == 2"), "both")
+        assert prometheus.values(url, "sum(harness_steps_total)") == [10]
+        assert prometheus.values(url, "sum(harness_state_seconds_total)") == pytest.approx([5.6])
 
 
 def test_a_scrape_that_fails_is_answered_said_and_survived(tmp_path, capsys):
