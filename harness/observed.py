@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from harness.signals.late import Late
+
 
 @dataclass(slots=True)
 class Evaluation:
@@ -32,7 +34,7 @@ class Observed:
 
     def __init__(self, late: bool) -> None:
         self._late = late
-        self._pending: tuple[int, Tensor] | None = None
+        self._pending: tuple[int, Late] | None = None
         self._loss: Tensor | None = None
         self._losses = 0
         self._tokens = 0
@@ -56,12 +58,12 @@ class Observed:
 
     def take(self, step: int) -> Observation:
         """What was observed in `step`, and the newest loss that can be read without waiting."""
-        now = None if (mean := self.mean()) is None else (step, mean)
+        now = None if (mean := self.mean()) is None else (step, Late(mean))
         readable = self._pending if self._late else now
         self._pending = now
         observation = Observation(
             self._tokens,
-            None if readable is None else float(readable[1]),
+            None if readable is None else readable[1].read()[0],
             None if readable is None else readable[0],
         )
         self._loss, self._losses, self._tokens = None, 0, 0
