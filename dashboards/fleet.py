@@ -21,6 +21,7 @@ _AT_WORK = 'phase=~"work|evaluation|save_stall"'
 _RESTARTS = f"sum by (job_name, run_id) ({MANY.highest('restarts_total', 'cause')})"
 _WALL = f"sum by (job_name, run_id) ({MANY.highest('state_seconds_total', 'state')})"
 _BEHIND = f"max by (job_name, run_id, rank) (avg_over_time({MANY.all('straggler_delay_seconds')}[{IN_VIEW}]))"
+_NODE = f"max by (job_name, run_id, rank, node) ({MANY.all('rank_info')})"
 _PER_DAY = f"86400 * {_RESTARTS} / {_WALL}"
 
 
@@ -238,6 +239,11 @@ def _worst_stragglers() -> AnyPanel:
         [
             Column("run", "run_id"),
             Column("rank", "rank"),
-            Column("behind by", f"topk(10, {_BEHIND})", "s"),
+            Column("node", "node"),
+            Column(
+                "behind by",
+                f"topk(10, {_BEHIND}) * on (job_name, run_id, rank) group_left (node) {_NODE}",
+                "s",
+            ),
         ],
     )
