@@ -57,10 +57,10 @@ def _run() -> dashboard.Dashboard:
     )
     board.with_variable(_label("job_name", _STATE_METRIC))
     board.with_variable(_label("run_id", f'{_STATE_METRIC}{{job_name="$job_name"}}'))
-    faults = ONE.increase("faults_injected_total", LATELY, "fault", "scope")
-    restarts = ONE.increase("restarts_total", LATELY, "cause")
-    board.annotation(_mark("Restarts", f"{restarts} > 0", "restart: {{cause}}", DARK))
-    board.annotation(_mark("Faults", f"{faults} > 0", "{{fault}} ({{scope}})", VERMILLION))
+    faults = ONE.struck("faults_injected_total", LATELY, "fault", "scope")
+    restarts = ONE.struck("restarts_total", LATELY, "cause")
+    board.annotation(_mark("Restarts", restarts, "restart: {{cause}}", DARK))
+    board.annotation(_mark("Faults", faults, "{{fault}} ({{scope}})", VERMILLION))
     return _filled(board, rows)
 
 

@@ -42,6 +42,16 @@ class Runs:
         """A counter's increase."""
         return f"sum{self._by(*by)} (increase({self.all(metric, where)}[{over}]))"
 
+    def struck(self, metric: str, over: str, *by: str) -> str:
+        """Where a counter rose, also with the first count of a series that is not there before it."""
+        rose = f"{self.increase(metric, over, *by)} > 0"
+        counts = self.all(metric)
+        new = f"sum{self._by(*by)} ({counts} unless {counts} offset {over})"
+        watched = (
+            f"max ({self.all('launcher_up')} offset {over})"  # else all that ever was would be new
+        )
+        return f"{rose} or ({new} and on () {watched})"
+
     def quantile(self, share: float, metric: str, over: str, *by: str) -> str:
         """What `share` of a histogram's observations were below."""
         return f"histogram_quantile({share}, {self.rate(f'{metric}_bucket', over, 'le', *by)})"

@@ -84,6 +84,7 @@ def scene(folder: Path, pages: Path, gap_s: float) -> Iterator[Scene]:
         stack.enter_context(_job(broken, ["--faults", str(plan), *_faulty(broken)]))
         stack.enter_context(_job(calm, []))
         _wait(url, f'sum(harness_restarts_total{{job_name="gpt"}}) >= {KILLS}', "restarts")
+        _wait(url, 'harness_checkpoint_last_step{job_name="gpt",tier="storage"}', "commits")
         _wait(
             url, 'min(increase(harness_steps_total{kind="useful"}[4s])) > 0', "steps of both jobs"
         )
@@ -119,7 +120,7 @@ def _faulty(run: Path) -> Sequence[str]:
 def _job(run: Path, flags: Sequence[str]) -> Iterator[None]:
     script = [str(ROOT / "examples" / "train_gpt.py"), "--preset", "tiny", "--steps", "1000000"]
     script += ["--count-flops"]
-    ranks = ["--nproc-per-node", "2", "--storage-every", "40 steps", "--memory-every", "10 steps"]
+    ranks = ["--nproc-per-node", "2", "--storage-every", "20 steps", "--memory-every", "5 steps"]
     run.parent.mkdir(parents=True, exist_ok=True)
     with run.with_suffix(".log").open("wb") as log:
         command = [
