@@ -104,7 +104,7 @@ def _app(others: Mapping[str, importlib.metadata.EntryPoint]) -> App:
         help_format="plaintext",
         default_parameter=Parameter(show_default=_shown),
     )
-    for command in (report, verify, export, simulate, plan, target):
+    for command in (report, verify, export, simulate, plan, target, sweep):
         app.command(command)
     app.command(App(name=CHECKPOINT, help=harness.stored.HELP))
     for name, point in others.items():
@@ -138,6 +138,35 @@ def report(run: Path, /, *, json: Annotated[bool, Flag] = False) -> int:
     except (OSError, ValueError) as error:
         return _refused(f"the log of {run} cannot be read: {error}", NO)
     print(told, end="")  # noqa: T201
+    return DONE
+
+
+def sweep(*runs: Path, all: Annotated[bool, Flag] = False) -> int:  # noqa: A002  # the flag's name
+    """Take away what dead runs left in memory, as at the end of a batch job.
+
+    A run that is at work is left alone.
+
+    Parameters
+    ----------
+    runs
+        Directories of runs.
+    all
+        Every dead run of this user on this machine, in /dev/shm and at savers.
+    """
+    from harness.checkpoint.leftovers import sweep_all, sweep_run
+
+    if not runs and not all:
+        return _refused("name the run directories whose memory is to go, or give --all")
+    run_dirs = [_run_at(run) for run in runs]
+    if None in run_dirs:
+        return USAGE
+    for run_dir in filter(None, run_dirs):
+        try:
+            print(f"{run_dir.path}: {sweep_run(run_dir)}", flush=True)  # noqa: T201
+        except ValueError as error:
+            return _refused(str(error), NO)
+    for what in sweep_all() if all else ():
+        print(f"taken away: {what}", flush=True)  # noqa: T201
     return DONE
 
 

@@ -81,6 +81,8 @@ def _words(key: str, raw: Any) -> str:
     place = text.rpartition("::")[2]
     if key == "checkpoints" and (place.startswith("://") or _LOOSE.match(place)):
         raise ValueError(f"checkpoints = {_shown(raw)} names no place: use file:///some/path")
+    if key == "memory_dir" and text:
+        return str(RunDir.at(text).path)
     if key == "checkpoints" and text:
         address.check(text)
         if not address.is_url(text):

@@ -21,12 +21,13 @@ from torch.utils.data import DataLoader
 from harness import events, exactness, session, settings
 from harness.arming import arm_from
 from harness.batches import Batches
+from harness.checkpoint.named import Folder, sweep
 from harness.checkpoint.overlap import Overlap, pays
 from harness.checkpoint.recollection import Recollection
 from harness.checkpoint.refusals import told_as_outage
 from harness.checkpoint.restore import choose
 from harness.checkpoint.save import Checkpointer
-from harness.checkpoint.tell import warn
+from harness.checkpoint.tell import said, warn
 from harness.checkpoint.whereabouts import whereabouts
 from harness.components import Protected
 from harness.drain import Drain
@@ -109,7 +110,7 @@ class Job:
         reach(Point.JOIN)
         with told_as_outage(self.settings.checkpoints or str(self.run_dir.checkpoints)):
             self._store = checkpoint_store(self.run_dir, agreed.run_id, self.settings)
-            self._found = self._choose(member.restart_count)
+            self._found = self._choose(member.restart_count, member.launcher())
         self._voice.show(mark=Mark.GROUPING)
         form_group(self._voice, member, messages, self.device)
         self._voice.show(mark=Mark.SETTING_UP)
@@ -290,7 +291,7 @@ class Job:
 
     # ── beginning ───────────────────────────────────────────────────────────────────────────
 
-    def _choose(self, restarts: int) -> Any:
+    def _choose(self, restarts: int, launcher: int) -> Any:
         """The newest state that all ranks could verify; None to start from nothing."""
         self._voice.show(mark=Mark.RESTORING)
         self._voice.tell(events.RestoreStarted())
@@ -298,7 +299,9 @@ class Job:
         asked = self.settings.resume
         # Before any attempt has begun there is nothing that one could have left.
         savers = self._savers() if departures and self._keeps() else []
-        self._memory = Recollection(savers, self._store.run_id, self.rank, self.world_size)
+        self._memory = Recollection(
+            savers, self._store.run_id, self.rank, self.world_size, self._folder(launcher)
+        )
         found = choose(
             self._store,
             another_client(self._messages),
@@ -320,7 +323,23 @@ class Job:
 
     def _keeps(self) -> bool:
         """There is to be a memory tier: someone holds what ranks leave."""
-        return bool(os.environ.get("HARNESS_SAVER")) and keeps_memory(self.settings)
+        held = bool(os.environ.get("HARNESS_SAVER") or self.settings.memory_dir)
+        return held and keeps_memory(self.settings)
+
+    def _folder(self, launcher: int) -> Folder | None:
+        """Where copies in memory have names, if they have; ours from here on."""
+        if not (self.settings.memory_dir and self._keeps()):
+            return None
+        folder = Folder.of(self.settings.memory_dir, self._store.run_id)
+        try:
+            folder.claim(self.run_dir, launcher)  # held until this process ends
+        except OSError as error:
+            raise ValueError(
+                f"memory_dir = {self.settings.memory_dir!r} cannot be used: {said(error)}"
+            ) from error
+        if self.rank == 0:
+            sweep(self.settings.memory_dir, folder)
+        return folder
 
     def _savers(self) -> list[str]:
         """Where memory may be held: at our saver, or at that of a launcher that was killed."""
@@ -456,7 +475,7 @@ class Job:
         self._voice.show(mark=Mark.SAVING)
         self._saver.at_step(step, self._protected.shared, self._own, force=True)
         durable = self._saver.finish(DURABLE_WITHIN_S)
-        self._saver.close()
+        self._saver.close(over=durable)
         if not durable:
             raise RuntimeError(
                 f"the state after step {step} did not become durable: see the lines above"

@@ -36,6 +36,8 @@ class Settings:
     """fsspec URL of the storage; empty for the run's own `checkpoints/`."""
     memory_every: str = "auto"
     """Between saves to memory: `20 steps`, `30s`, `auto`, `auto 10s..10min` or `off`."""
+    memory_dir: str = ""
+    """Folder for copies in memory, such as `/dev/shm`; empty for memory that the saver alone holds."""
     storage_every: str = "auto"
     """Between saves to storage, likewise; `off` saves at the end alone."""
     overlap: str = "auto"

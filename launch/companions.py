@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from harness import parent
+from harness.checkpoint.whereabouts import PREFIX
 
 STOP_TIMEOUT_S = 5.0
 SAVER, EXPORTER, INJECTOR = "saver", "exporter", "injector"
@@ -61,7 +62,7 @@ def start(
 
 def saver_address() -> str:
     """An abstract socket's name that no other saver of this machine has."""
-    return f"harness-saver-{secrets.token_hex(8)}"
+    return f"{PREFIX}{secrets.token_hex(8)}"
 
 
 def saver(run_dir: Path, address: str, linger_s: float) -> list[str]:

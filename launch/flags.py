@@ -26,6 +26,7 @@ OF_TORCHRUN = {
 SETTINGS_HELP = {
     "checkpoints": "fsspec URL or folder of the checkpoints (default: the run's own checkpoints/)",
     "memory_every": "between saves to memory: '20 steps', '30s', 'auto', 'auto 10s..10min' or 'off'",
+    "memory_dir": "folder of the copies in memory, such as /dev/shm (default: memory that the saver holds)",
     "storage_every": "between saves to storage, likewise; 'off' saves at the end alone",
     "overlap": "copy parameters beside the next step: `on`, `off`, or `auto`: on GPUs, or with cores to spare",
     "keep": "how many verified checkpoints are kept",
@@ -48,6 +49,7 @@ SETTINGS_HELP = {
     "exact": "refuse to resume where the bits may differ",
 }
 METAVARS = {
+    "memory_dir": "DIR",
     "checkpoints": "URL",
     "shard_bytes": "BYTES",
     "resume": "FROM",

@@ -1,10 +1,13 @@
-"""Memories that a saver holds, seen by another process of the node."""
+"""Memories of ranks that have gone, seen by another process: a saver lends them, or they have a name."""
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
+from harness.checkpoint import slot
 from harness.checkpoint.memory import seen
+from harness.checkpoint.named import Folder
 from harness.checkpoint.wire import Asked, Lent, Line
 
 _TIMEOUT_S = 40.0
@@ -40,3 +43,13 @@ def lent(line: Line, run_id: str, rank: int | None) -> Iterator[Loan]:
             return
         view = seen(os.dup(descriptor))
         yield Loan(message.rank, message.slot, message.busy, descriptor, view)
+
+
+def opened(folder: Folder, rank: int | None) -> Iterator[Loan]:
+    """What a dead attempt left under a name; what nobody had sealed is sealed now."""
+    for owner, number, path in folder.files(rank):
+        with suppress(OSError, ValueError):
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            view = seen(os.dup(descriptor))
+            slot.seal(view, descriptor)
+            yield Loan(owner, number, busy=False, descriptor=descriptor, view=view)

@@ -6,6 +6,7 @@ The bytes lie as the files will hold them, headers and all, so that writing them
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -42,7 +43,7 @@ class Span:
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Slot:
     memory: Memory | None = None
     bytes: Tensor = _NOTHING
@@ -50,11 +51,11 @@ class _Slot:
     step: int = -1
     """Of the state that lies in it whole; -1 for none."""
 
-    def fit(self, needed: int, pinned: bool) -> None:
+    def fit(self, needed: int, pinned: bool, make: Callable[[int], Memory]) -> None:
         """Have `needed` bytes, all touched. Raises `OSError` where there is not that much memory."""
         if self.memory is None or needed > self.memory.size_bytes:
             self.let_go()
-            self.memory = Memory(needed)
+            self.memory = make(needed)
             self.bytes = torch.frombuffer(self.memory.view, dtype=torch.uint8)
             self.bytes.zero_()  # touches every page
         elif not len(self.bytes):
@@ -72,7 +73,13 @@ class _Slot:
 class Buffers:
     """One rank's memory for its share: slots in turn, the oldest first; one save at a time may hold one."""
 
-    def __init__(self, slots: int = 1) -> None:
+    def __init__(
+        self,
+        slots: int = 1,
+        make: Callable[[int, int], Memory] = lambda _slot, size_bytes: Memory(size_bytes),
+    ) -> None:
+        """`make` gives a slot its memory, by its number and size."""
+        self._make = make
         self._slots = [_Slot() for _ in range(slots)]
         self._reserving: threading.Thread | None = None
 
@@ -124,10 +131,11 @@ class Buffers:
             return None
         slot = min(free, key=lambda slot: slot.step)
         slot.step = -1
-        slot.fit(needed, _from_gpu(tensors))
+        number = self._slots.index(slot)
+        slot.fit(needed, _from_gpu(tensors), partial(self._make, number))
         assert slot.memory is not None
         tear(slot.memory.view)
-        return self._slots.index(slot)
+        return number
 
     def fill(
         self,
@@ -164,9 +172,9 @@ class Buffers:
 
     def _grow_ahead(self, needed: int, pinned: bool) -> None:
         try:
-            for slot in self._slots:
+            for number, slot in enumerate(self._slots):
                 if slot.step < 0:
-                    slot.fit(needed, pinned)
+                    slot.fit(needed, pinned, partial(self._make, number))
         except OSError as error:  # the save itself will fail on it, and be told
             warn(f"there is no room for a copy of the state: {error}")
 

@@ -126,11 +126,11 @@ class Copier:
         run_id: str,
         shard_bytes: int,
         fingerprint: Mapping[str, str],
-        slots: int = 1,
+        buffers: Buffers | None = None,
         copy: Copy = copy,
     ) -> None:
         self.shard_bytes = shard_bytes
-        self.buffers = Buffers(slots)
+        self.buffers = buffers or Buffers()
         self.copy = copy
         self.rank = rank
         self.world_size = world_size

@@ -5,27 +5,52 @@ saver, a thread of its own sees to.
 """
 
 import threading
+from functools import partial
 from queue import SimpleQueue
 
 from harness.checkpoint import room
+from harness.checkpoint.buffers import Buffers
 from harness.checkpoint.capture import Copier, Taken, Tree
 from harness.checkpoint.carriers import Carriers
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.memory import Memory
 from harness.checkpoint.messages import Channel
+from harness.checkpoint.named import Folder
+from harness.checkpoint.recollection import Recollection
+from harness.checkpoint.slot import DATA, seal
 from harness.checkpoint.tell import Spokesman, said, warn
-from harness.events import SaveStarted, SaveUnblocked, Tier
+from harness.events import SaveCommitted, SaveStarted, SaveUnblocked, Tier
+
+_SEALED_WITHIN_S = 30.0
+
+
+def for_memory(rank: int, memory: Recollection | None) -> Buffers:
+    """Two slots, made or taken over from the rank before this one."""
+    folder = None if memory is None else memory.folder
+    buffers = Buffers(2) if folder is None else Buffers(2, partial(folder.make, rank))
+    if memory is not None:
+        buffers.adopt(memory.adopt(), *(memory.resumed or (None, -1)))
+    return buffers
 
 
 class Keeper:
-    """Keeps states for as long as there is a saver to hold them; never, if it is not `on`."""
+    """Keeps states for as long as someone holds them: a saver, or a `folder`. Never, if it is not `on`."""
 
     def __init__(
-        self, copier: Copier, carriers: Carriers, spokesman: Spokesman, *, on: bool
+        self,
+        copier: Copier,
+        carriers: Carriers,
+        spokesman: Spokesman,
+        channel: Channel,
+        folder: Folder | None,
+        *,
+        on: bool,
     ) -> None:
         self._copier = copier
         self._carriers = carriers
         self._spokesman = spokesman
+        self._channel = channel
+        self._folder = folder
         self._on = on
         self._begun: SimpleQueue[tuple[int, Taken] | None] = SimpleQueue()
         self._idle = threading.Event()
@@ -36,11 +61,9 @@ class Keeper:
     @property
     def is_on(self) -> bool:
         """True while copies are of use after this rank's end."""
-        return self._on and self._carriers.apart
+        return self._on and (self._carriers.apart or self._folder is not None)
 
-    def settle(
-        self, channel: Channel, shared: Tree, own: Tree, growth: int, within_s: float
-    ) -> None:
+    def settle(self, shared: Tree, own: Tree, growth: int, within_s: float) -> None:
         """Do with as many slots as there is memory for, by rank 0's word; with none, keep nothing.
 
         The state may become `growth` times as large as it is now.
@@ -50,9 +73,9 @@ class Keeper:
         try:
             if self._copier.rank == 0:
                 slots = self._room(shared, own, growth)
-                channel.post("room", str(slots).encode())
+                self._channel.post("room", str(slots).encode())
             else:
-                slots = int(channel.hear("room", within_s=within_s)[1])
+                slots = int(self._channel.hear("room", within_s=within_s)[1])
         except Exception as error:  # noqa: BLE001  # such as a message store that has gone
             warn(f"rank {self._copier.rank} keeps no copies in memory: {said(error)}")
             slots = 0
@@ -63,13 +86,21 @@ class Keeper:
         ranks = self._copier.world_size  # they are all on this node
         held_bytes = self._copier.buffers.size_bytes * ranks
         needed_bytes = self._copier.needed(shared, own) * ranks * growth
-        found = room.decide(needed_bytes, room.left_bytes() + held_bytes)
+        left_bytes = room.left_bytes()
+        if self._folder is not None:
+            left_bytes = min(left_bytes, self._folder.left_bytes())
+        found = room.decide(needed_bytes, left_bytes + held_bytes)
         if found.line:
             warn(found.line)
         return found.slots
 
     def keep(self, place: Place, shared: Tree, own: Tree, busy: Memory | None) -> Taken | None:
-        """Begin to copy the state, now; None where that cannot be, which stops nothing."""
+        """Begin to copy the state, now; None where that cannot be, which stops nothing.
+
+        The only slot there is may be `busy`: then there is no copy this time.
+        """
+        if self._copier.buffers.are_all(busy):
+            return None
         self._spokesman.tell(SaveStarted(place.step, Tier.MEMORY))
         try:
             self.wait()
@@ -81,21 +112,21 @@ class Keeper:
             return None
         finally:
             self._spokesman.tell(SaveUnblocked(place.step, Tier.MEMORY))
-        if taken is None:
-            self._spokesman.fail(place.step, "its only slot is being written", Tier.MEMORY)
-        else:
-            self._idle.clear()
-            self._begun.put((place.step, taken))
+        assert taken is not None, "a slot is free"
+        self._idle.clear()
+        self._begun.put((place.step, taken))
         return taken
 
     def wait(self) -> None:
         """Come back once the last copy is whole and labelled, or has failed."""
         self._idle.wait()
 
-    def close(self, timeout_s: float) -> None:
-        """End the thread."""
+    def close(self, timeout_s: float, *, over: bool) -> None:
+        """End the thread, and take away what has a name if the run is `over`."""
         self._begun.put(None)
         self._thread.join(timeout_s)
+        if over and self._folder is not None:
+            self._folder.remove_rank(self._copier.rank)
 
     def _finish(self) -> None:
         while (begun := self._begun.get()) is not None:
@@ -107,5 +138,30 @@ class Keeper:
                 continue
             finally:
                 self._idle.set()
-            if self.is_on:
+            if self._carriers.apart:
                 self._carriers.keep(self._copier.buffers.held(), taken.slot)
+            elif self.is_on:
+                self._seal(taken.memory)
+
+    def _seal(self, memory: Memory) -> None:
+        """What a saver would do, where there is none."""
+        try:
+            label = seal(memory.view, memory.descriptor)
+            if label is None:
+                return
+            size = label.begin + label.size_bytes - DATA
+            self._channel.append(f"kept/{label.place.step}", str(size).encode())
+            if self._copier.rank == 0:
+                self._count(label.place.step)
+        except Exception as error:  # noqa: BLE001  # the other slot stays, and the storage
+            warn(f"what rank {self._copier.rank} copied cannot be sealed: {said(error)}")
+
+    def _count(self, step: int) -> None:
+        """Tell of a state once all ranks' shares of it are sealed."""
+        key, ranks = f"kept/{step}", self._copier.world_size
+        heard = [
+            self._channel.hear(f"{key}/{number}", within_s=_SEALED_WITHIN_S)[1]
+            for number in range(1, ranks + 1)
+        ]
+        self._channel.forget_list(key, ranks)
+        self._spokesman.tell(SaveCommitted(step, Tier.MEMORY, sum(map(int, heard))))

@@ -1,12 +1,14 @@
-"""Memory without a name, which another process may see too once it is handed the descriptor.
+"""Memory that another process may see too once it is handed the descriptor.
 
-Nothing of it outlives the processes that hold it, however they die. It never shrinks under a reader.
+Nothing of what has no name outlives the processes that hold it, however they die; files with a name are
+named.py's to take away. It never shrinks under a reader.
 """
 
 import fcntl
 import mmap
 import os
 import weakref
+from pathlib import Path
 
 _NAME = "harness-copy"
 
@@ -22,6 +24,22 @@ class Memory:
         os.posix_fallocate(self.descriptor, 0, length)
         fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         self._map(length, size_bytes)
+
+    @classmethod
+    def named(cls, path: Path, size_bytes: int) -> "Memory":
+        """A file in the place of what was at `path`, which whoever has that mapped still sees."""
+        memory = cls.__new__(cls)
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        memory._own(os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        try:
+            length = max(size_bytes, mmap.PAGESIZE)
+            os.posix_fallocate(memory.descriptor, 0, length)
+            memory._map(length, size_bytes)
+            beside.replace(path)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+        return memory
 
     @classmethod
     def of(cls, descriptor: int) -> "Memory":
@@ -59,5 +77,9 @@ def seen(descriptor: int) -> memoryview:
 
 
 def _check_kept(descriptor: int) -> None:
+    """Raise `ValueError` for memory without a name that may shrink; nobody cuts short files of ours."""
+    is_named = not os.readlink(f"/proc/self/fd/{descriptor}").startswith("/memfd:")  # noqa: PTH115
+    if is_named:
+        return
     if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
         raise ValueError("memory that may shrink is not read: a read past its end is SIGBUS")

@@ -12,7 +12,7 @@ import xxhash
 from harness.checkpoint import slot
 from harness.checkpoint.arena import Arena, spans
 from harness.checkpoint.audit import told_as_damage
-from harness.checkpoint.borrowing import Loan, borrow
+from harness.checkpoint.borrowing import Loan, borrow, opened
 from harness.checkpoint.commit import merged, state_of
 from harness.checkpoint.manifest import (
     SCHEMA,
@@ -25,6 +25,7 @@ from harness.checkpoint.manifest import (
     record,
 )
 from harness.checkpoint.memory import Memory
+from harness.checkpoint.named import Folder
 from harness.checkpoint.share import report
 from harness.checkpoint.slot import Kept
 from harness.checkpoint.tell import said, warn
@@ -40,7 +41,16 @@ class Recollection:
     Savers at `addresses` are asked in turn; the first that answers has all there is.
     """
 
-    def __init__(self, addresses: Sequence[str], run_id: str, rank: int, world_size: int) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        run_id: str,
+        rank: int,
+        world_size: int,
+        folder: Folder | None = None,
+    ) -> None:
+        """Where no saver has anything, the files in `folder` are looked at."""
+        self.folder = folder
         self._addresses = addresses
         self._run_id = run_id
         self._rank = rank
@@ -133,6 +143,8 @@ class Recollection:
                 except (OSError, EOFError, ValueError) as error:
                     if not isinstance(error, ConnectionRefusedError):
                         warn(f"what is in memory cannot be had: {said(error)}")
+            if not self._loans and self.folder is not None:
+                self._loans = list(opened(self.folder, whose))
         return self._loans
 
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 
 from harness.checkpoint.agreement import SIGN_OF_LIFE_S, Agreement
 from harness.checkpoint.alone import Alone
-from harness.checkpoint.buffers import copy
+from harness.checkpoint.buffers import Buffers, copy
 from harness.checkpoint.capture import Copier, Taken, Tree
 from harness.checkpoint.carriers import Carriers
 from harness.checkpoint.handover import Handover
-from harness.checkpoint.keeper import Keeper
+from harness.checkpoint.keeper import Keeper, for_memory
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.messages import Channel, Messages
 from harness.checkpoint.overlap import Overlap
@@ -39,9 +39,8 @@ class Checkpointer:
     """Saves by policy. Each rank has one and calls it at every step boundary.
 
     The saver at `saver` writes; where that is empty or gone for good, a thread of this process does.
-    It also holds what is copied every `memory_every` steps, in what `memory` had from ranks before us;
-    None is no memory tier.
-    The recorder is used on rank 0 alone; `slot`, where given, shows the launcher that this rank is
+    It also holds what is copied every `memory_every` steps (None: nothing) in what `memory` had from
+    ranks before us. The recorder is used on rank 0 alone; `slot`, where given, shows the launcher that this rank is
     saving. A rank that is not heard of for `deadline_s` seconds makes a save fail. `vouch` is called
     before each copy, on all ranks alike: it may raise `UnsoundStateError` for what is not to be kept.
     With `overlap` a copy goes on beside training, and `settle` is to be called before what it copies changes.
@@ -84,15 +83,14 @@ class Checkpointer:
         self._spokesman = Spokesman(recorder, rank)
         found = fingerprint or {}
         place = (rank, world_size)
-        keeps = bool(saver) and memory_every is not None
+        folder = None if memory is None else memory.folder
+        keeps = memory_every is not None and (bool(saver) or folder is not None)
         hello = Hello(store.run_id, attempt, *place, keep, deadline_s, found, keeps)
-        slots = 2 if keeps else 1
+        buffers = for_memory(rank, memory) if keeps else Buffers()
         self._overlap = overlap
         by = copy if overlap is None else overlap.copy
-        self._copier = Copier(*place, store.run_id, store.shard_bytes, found, slots, by)
+        self._copier = Copier(*place, store.run_id, store.shard_bytes, found, buffers, by)
         self._copying: tuple[int, Tier] | None = None
-        if keeps and memory is not None:
-            self._copier.buffers.adopt(memory.adopt(), *(memory.resumed or (None, -1)))
         self._carrier = Carriers(
             Handover(saver, hello, store, self._spokesman) if saver else None,
             Alone(store, self._channel, *place, self._spokesman, found, keep, deadline_s),
@@ -109,7 +107,9 @@ class Checkpointer:
             lambda: self._show(Mark.SAVING),
         )
         self._writer = Writer(self._carrier, self._first, self._agreement.forget)
-        self._keeper = Keeper(self._copier, self._carrier, self._spokesman, on=keeps)
+        self._keeper = Keeper(
+            self._copier, self._carrier, self._spokesman, self._channel, folder, on=keeps
+        )
         self.memory_every = memory_every or 0
 
     def prepare(self, shared: Tree, own: Tree, *, fresh: bool) -> None:
@@ -117,7 +117,7 @@ class Checkpointer:
 
         A `fresh` state has no state of its optimizers yet; it may become three times as large.
         """
-        self._keeper.settle(self._channel, shared, own, 3 if fresh else 1, self._deadline_s)
+        self._keeper.settle(shared, own, 3 if fresh else 1, self._deadline_s)
         if not fresh and (self.every_steps or self._keeper.is_on):
             self._copier.reserve(shared, own)
 
@@ -200,14 +200,14 @@ class Checkpointer:
             self.at_step(*self._last, force=True)
         return False
 
-    def close(self) -> None:
-        """End the thread; what is in flight is waited for, but not for ever.
+    def close(self, *, over: bool = False) -> None:
+        """End the thread; what is in flight is waited for, but not for ever. A run that is `over` leaves no copies.
 
         Rank 0 leaves last: where its process hosts the messages, others still listen to them.
         """
         self._last = None
         self._writer.close(_CLOSE_S)
-        self._keeper.close(_CLOSE_S)
+        self._keeper.close(_CLOSE_S, over=over)
         try:
             self._channel.append("closed", b"")
             if self._rank == 0:

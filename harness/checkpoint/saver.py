@@ -22,6 +22,7 @@ from pathlib import Path
 from harness import settings
 from harness.arming import arm_from
 from harness.checkpoint.desk import Desk
+from harness.checkpoint.named import Folder
 from harness.checkpoint.store import Store
 from harness.checkpoint.succession import relieve, take_over
 from harness.checkpoint.tell import record
@@ -57,9 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             announce(run_dir, asked.address)
             relieve(earlier)
             _serve(desk, listening, [leave, *parents])
-            if not _was_asked(leave):
-                _linger(desk, listening, leave, asked.linger)
+            succeeded = not _was_asked(leave) and _linger(
+                desk, listening, leave, asked.linger, _folder(run_dir)
+            )
         ended = desk.leave(LEAVES_WITHIN_S)
+        if not succeeded and (folder := _folder(run_dir)) is not None:
+            folder.remove()
     sys.stderr.flush()
     os._exit(0 if ended else 1)  # a thread may be stuck in the storage: it is not waited for
 
@@ -81,14 +85,27 @@ def _serve(
             desk.admit(listening.accept()[0])
 
 
-def _linger(desk: Desk, listening: socket.socket, leave: int, linger_s: float) -> None:
-    """Hold what is in memory for the next launcher: until it has that, or somebody ends this, or a while."""
+def _linger(
+    desk: Desk, listening: socket.socket, leave: int, linger_s: float, folder: Folder | None
+) -> bool:
+    """Hold what is in memory for a while, until somebody ends this, or the next launcher has it: True."""
+    if folder is not None:
+        with suppress(OSError):  # there is none
+            folder.hold()  # until this process ends
     until_s = time.monotonic() + (0.0 if desk.shelf.is_empty else linger_s)
     ends = [leave, desk.relieved]
     while (left_s := until_s - time.monotonic()) > 0:
         ready = _serve(desk, listening, ends, left_s)
         if desk.relieved in ready or _was_asked(leave):
-            return
+            return desk.relieved in ready
+    return False
+
+
+def _folder(run_dir: RunDir) -> Folder | None:
+    """Where copies in memory have names, if they have; the script may have said that."""
+    found = settings.read(run_dir.settings)
+    directory = "" if found is None else settings.values(found.settings).memory_dir
+    return Folder.of(directory, found.run_id) if directory and found is not None else None
 
 
 def _parser() -> argparse.ArgumentParser:

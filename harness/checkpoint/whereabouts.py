@@ -6,6 +6,9 @@ import os
 from harness.replace import replace_file
 from harness.rundir import RunDir
 
+PREFIX = "harness-saver-"
+"""What the name of every saver's socket begins with."""
+
 
 def announce(run_dir: RunDir, address: str) -> None:
     """Say that the run's memory is held at `address` from now on."""

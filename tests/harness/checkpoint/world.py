@@ -17,6 +17,7 @@ from torch.distributed import HashStore
 
 from harness.checkpoint.desk import Desk
 from harness.checkpoint.load import Found
+from harness.checkpoint.named import Folder
 from harness.checkpoint.policy import NONE_SPARED, Spared
 from harness.checkpoint.recollection import Recollection
 from harness.checkpoint.restore import choose
@@ -78,6 +79,8 @@ class Run:
     """Where a saver listens, if one is to write."""
     disk: LocalFileSystem | None = None
     """What that saver writes to."""
+    memory_dir: str = ""
+    """Where copies in memory have names, if they have."""
     url: str = ""
     """Where it is stored; empty for files in `root`."""
 
@@ -112,8 +115,9 @@ class Run:
             place = (rank, world_size, attempt)
             messages = together_in if connect is None else connect()
             node = nodes[rank] if nodes else None
-            savers = [self.saver] if "memory_every" in options else []
-            memory = Recollection(savers, self.run_id, rank, world_size)
+            savers = [self.saver] if self.saver and "memory_every" in options else []
+            folder = Folder.of(self.memory_dir, self.run_id) if self.memory_dir else None
+            memory = Recollection(savers, self.run_id, rank, world_size, folder)
             found = choose(
                 store, messages, *place, resume, self.log, deadline_s, node, memory=memory
             )

@@ -1,0 +1,166 @@
+"""Copies in memory that have a name, and savers that outlive their launcher: who uses them, who takes them away."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from harness import cli, settings
+from harness.checkpoint import slot
+from harness.checkpoint.leftovers import sweep_run
+from harness.checkpoint.manifest import Place
+from harness.checkpoint.memory import Memory
+from harness.checkpoint.named import Folder, sweep
+from harness.checkpoint.share import Share
+from harness.checkpoint.whereabouts import whereabouts
+from harness.checkpoint.wire import Copied, Hello, Line
+from harness.events import SaveCommitted, Tier
+from harness.rundir import RunDir
+from launch.preparation import held
+from tests.harness.checkpoint.world import Rank, Run
+from tests.launch.conftest import until
+
+
+@pytest.fixture
+def run(tmp_path) -> Run:
+    return Run(tmp_path / "checkpoints", memory_dir=str(tmp_path / "memory"))
+
+
+def train(run: Run, *steps: int) -> list[int]:
+    def body(rank: Rank) -> int:
+        for step in steps:
+            rank.at(step)
+        return 0 if rank.found is None else rank.found.step
+
+    Path(run.memory_dir, f"harness-memory-{run.run_id}").mkdir(parents=True, exist_ok=True)
+    return run.attempt(body, every_steps=0, memory_every=1)
+
+
+def test_without_a_saver_copies_with_a_name_outlive_their_ranks(run):
+    assert train(run, 1, 2, 3) == [0, 0]
+    assert train(run, 4) == [3, 3]
+    assert train(run) == [4, 4]
+    kept = [event.step for event in run.log.of(SaveCommitted) if event.tier is Tier.MEMORY]
+    assert kept == [1, 2, 3, 4]
+
+
+def test_a_copy_that_nobody_had_time_to_seal_is_sealed_by_whoever_finds_it(run):
+    train(run, 1, 2)
+    for path in Path(run.memory_dir).glob("*/rank-*"):
+        with path.open("r+b") as file:
+            file.seek(4096)
+            file.write(bytes(64))
+    assert train(run) == [2, 2]
+
+
+def test_what_ranks_leave_when_their_run_is_over_is_nothing(run):
+    def body(rank: Rank) -> None:
+        rank.at(1)
+        rank.saver.close(over=True)
+
+    folder = Folder.of(run.memory_dir, run.run_id)
+    folder.path.mkdir(parents=True)
+    run.attempt(body, every_steps=0, memory_every=1)
+    assert not folder.path.exists()
+
+
+# ── who may be swept ────────────────────────────────────────────────────────────────────────────
+
+
+def claimed(tmp_path: Path, run_id: str, launcher: int, ticks: int | None = None) -> Folder:
+    """What a run left, of which no process lives but perhaps its launcher."""
+    folder = Folder.of(str(tmp_path), run_id)
+    os.close(folder.claim(RunDir.at(tmp_path / "run"), launcher))
+    if ticks is not None:
+        owner = folder.path / "owner.json"
+        owner.write_text(json.dumps({**json.loads(owner.read_text()), "start_ticks": ticks}))
+    return folder
+
+
+def test_a_run_whose_launcher_lives_is_never_swept(tmp_path):
+    folder = claimed(tmp_path, "led", os.getpid())
+    assert folder.is_live
+    assert sweep(str(tmp_path)) == []
+
+
+def test_a_run_of_which_a_rank_lives_is_never_swept(tmp_path):
+    folder = claimed(tmp_path, "held", os.getpid(), ticks=1)
+    lock = folder.hold()
+    assert sweep(str(tmp_path)) == []
+    os.close(lock)
+    assert sweep(str(tmp_path)) == [folder]
+    assert not folder.path.exists()
+
+
+def test_a_start_sweeps_dead_runs_and_spares_its_own_and_strangers(tmp_path):
+    dead, mine = (claimed(tmp_path, name, os.getpid(), ticks=1) for name in ("dead", "mine"))
+    (tmp_path / "other").mkdir()
+    assert sweep(str(tmp_path), mine) == [dead]
+    assert {path.name for path in tmp_path.iterdir()} == {mine.path.name, "other"}
+
+
+# ── savers that outlive their launcher ──────────────────────────────────────────────────────────
+
+LAUNCHER = """
+import sys
+from pathlib import Path
+from launch import companions
+run_dir, linger_s = Path(sys.argv[1]), float(sys.argv[2])
+address = companions.saver_address()
+with (run_dir / "log").open("wb") as log:
+    command = companions.saver(run_dir, address, linger_s)
+    saver = companions.start("saver", command, log, outlives=True)
+print(saver.process.pid, address, flush=True)
+sys.stdin.read()
+"""
+
+
+def abandoned(tmp_path: Path, linger_s: float) -> tuple[RunDir, psutil.Process]:
+    """A saver that holds a copy, and whose launcher was killed."""
+    run_dir = RunDir.at(tmp_path)
+    run_dir.create()
+    record = settings.Record("run", ("x",), settings.resolve([]), {})
+    settings.write(run_dir.settings, record)
+    command = [sys.executable, "-c", LAUNCHER, str(tmp_path), str(linger_s)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as launcher:
+        assert launcher.stdout is not None
+        pid, address = launcher.stdout.readline().split()
+        until(lambda: whereabouts(run_dir) == address.decode(), "the saver listens")
+        line = Line.to(address.decode(), 10.0)
+        line.send(Hello("run", 1, 0, 1, 3, 10.0, {}, keeps=True))
+        memory = Memory(128 << 10)
+        share = Share(0, [], "{}", "{}", "layout")
+        slot.put_label(memory.view, "run", Place(7, 1), 1, slot.DATA, share, {})
+        line.send(Copied(0), memory.descriptor)
+        log = run_dir.event_file("saver-0")
+        until(lambda: b"SaveCommitted" in log.read_bytes(), "the copy is held")
+        line.close()
+        launcher.kill()
+    return run_dir, psutil.Process(int(pid))
+
+
+@pytest.mark.processes
+def test_a_saver_outlives_its_launcher_until_it_is_swept(tmp_path, capsys):
+    run_dir, saver = abandoned(tmp_path, 600.0)
+    assert saver.is_running()
+    with held(run_dir):
+        assert sweep_run(run_dir) == "a launcher is at work in it; left alone"
+    assert cli.main(["sweep", str(run_dir.path)]) == 0
+    assert capsys.readouterr().out == (
+        f"{run_dir.path}: taken away: the saver that outlived its launcher\n"
+    )
+    until(lambda: not saver.is_running(), "the saver has gone")
+    assert sweep_run(run_dir) == "nothing was left of it"
+
+
+@pytest.mark.processes
+def test_a_saver_that_nobody_needs_again_goes_by_itself(tmp_path):
+    began_s = time.monotonic()
+    _, saver = abandoned(tmp_path, 0.2)
+    until(lambda: not saver.is_running(), "the saver has gone")
+    assert time.monotonic() - began_s >= 0.2
