@@ -142,9 +142,9 @@ def report(run: Path, /, *, json: Annotated[bool, Flag] = False) -> int:
 
 
 def sweep(*runs: Path, all: Annotated[bool, Flag] = False) -> int:  # noqa: A002  # the flag's name
-    """Take away what dead runs left in memory, as at the end of a batch job.
+    """Take away what dead runs left in memory.
 
-    A run that is at work is left alone.
+    For the end of a batch job, say. A run that is at work is left alone.
 
     Parameters
     ----------

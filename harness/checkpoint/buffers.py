@@ -109,7 +109,7 @@ class Buffers:
 
         The first copy into fresh memory takes five to eight times as long as any later one.
         """
-        self._settle()
+        self.settle()
         self._reserving = threading.Thread(
             target=self._grow_ahead,
             args=(needed, _from_gpu(tensors)),
@@ -125,7 +125,7 @@ class Buffers:
 
         Raises `OSError` where there is not enough memory.
         """
-        self._settle()
+        self.settle()
         free = [slot for slot in self._slots if slot.memory is None or slot.memory is not busy]
         if not free:
             return None
@@ -165,7 +165,8 @@ class Buffers:
         """The state of `step` lies in the slot, and stays until a newer one does in another."""
         self._slots[number].step = step
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Wait until no memory is being got."""
         if self._reserving is not None:
             self._reserving.join()
             self._reserving = None

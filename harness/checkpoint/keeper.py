@@ -126,6 +126,7 @@ class Keeper:
         self._begun.put(None)
         self._thread.join(timeout_s)
         if over and self._folder is not None:
+            self._copier.buffers.settle()
             self._folder.remove_rank(self._copier.rank)
 
     def _finish(self) -> None:

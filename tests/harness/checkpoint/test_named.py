@@ -66,6 +66,7 @@ def test_what_ranks_leave_when_their_run_is_over_is_nothing(run):
     folder = Folder.of(run.memory_dir, run.run_id)
     folder.path.mkdir(parents=True)
     run.attempt(body, every_steps=0, memory_every=1)
+    assert list(folder.path.glob("*")) == []
     assert not folder.path.exists()
 
 
