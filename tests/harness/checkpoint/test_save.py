@@ -605,7 +605,7 @@ def test_when_nothing_is_due_nothing_is_asked_and_the_state_is_looked_at_once(ru
 def test_the_memory_for_the_first_save_is_there_before_it_is_due(run):
     def body(rank: Rank) -> tuple[int, int]:
         assert not rank.at(1, rows=1000)
-        rank.saver._copier.buffers._settle()
+        rank.saver._copier.buffers.settle()
         before = rank.saver._copier.buffers.size_bytes
         assert rank.at(2, rows=1000)
         assert rank.saver.finish(DEADLINE_S)
