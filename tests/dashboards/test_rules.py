@@ -120,6 +120,12 @@ CASES: list[tuple[str, str, Series, Series]] = [
         {"harness_replica_mismatches_total": "0x40"},
     ),
     (
+        "HarnessGradientsDiffer",
+        "5m",
+        {"harness_gradient_audit_mismatches_total": "0x4 1x40"},
+        {"harness_gradient_audit_mismatches_total": "1x40"},
+    ),
+    (
         "HarnessIntervalFarFromBest",
         "70m",
         {EVERY % "current": "1000x300", EVERY % "optimal": "100x300"},
