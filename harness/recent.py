@@ -28,12 +28,14 @@ class Curve:
         held = self.readings
         while held and held[-1].step >= step:
             held.pop()
-        if len(held) > 1 and held[-1].step // self.every == held[-2].step // self.every:
-            held.pop()
+        every = self.every
+        if len(held) > 1 and held[-1].step // every == held[-2].step // every:
+            held[-1] = Reading(step, value)
+            return
         held.append(Reading(step, value))
-        while len(held) > MOST_READINGS:
+        while len(self.readings) > MOST_READINGS:
             self.every *= 2
-            self.readings = held = _thinned(held, self.every)
+            self.readings = _thinned(self.readings, self.every)
 
 
 def _thinned(readings: Sequence[Reading], every: int) -> list[Reading]:
@@ -54,10 +56,13 @@ class Recent:
     def settle(self, settled: Sequence[Segment]) -> None:
         """Time was counted; what is older than the window goes."""
         segments = self.segments
+        before = len(segments)
         for segment in settled:
             append(segments, segment)
-        since_ns = segments[-1].end_ns - WINDOW_NS if segments else 0
-        while len(segments) > MOST_SEGMENTS or (segments and segments[0].end_ns < since_ns):
+        if len(segments) == before:
+            return
+        since_ns = segments[-1].end_ns - WINDOW_NS
+        while len(segments) > MOST_SEGMENTS or segments[0].end_ns < since_ns:
             del segments[0]
 
     def lose(self, since_ns: int) -> None:

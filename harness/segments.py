@@ -147,13 +147,12 @@ def _interrupted(segment: Segment, is_open: bool) -> Segment:
 
 def append(segments: list[Segment], segment: Segment) -> None:
     """Add the next stretch of time; neighbours that are alike become one."""
-    if segments and _kind(segments[-1]) == _kind(segment):
-        segment = segment._replace(start_ns=segments.pop().start_ns)
+    if segments:
+        phase, start_ns, _, attempt, cut_short, lost = segments[-1]
+        if segment[0] is phase and segment[3:] == (attempt, cut_short, lost):
+            segments[-1] = Segment(phase, start_ns, segment[2], attempt, cut_short, lost)
+            return
     segments.append(segment)
-
-
-def _kind(segment: Segment) -> tuple[Phase, int, bool, bool]:
-    return segment.phase, segment.attempt, segment.cut_short, segment.lost
 
 
 def mark_lost(segments: list[Segment], since_ns: int) -> None:

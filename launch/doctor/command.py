@@ -43,6 +43,7 @@ def doctor(argv: list[str]) -> int:
         limits=options.hangs(given),
         slowest_step_s=given.step,
         metrics_port=given.metrics_port,
+        memory=given.memory_every != "off",
     )
     found = findings(facts, asked)
     told = json.dumps(to_json(found, asked), indent=2) if given.json else text(found)
@@ -104,6 +105,8 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--keep", type=_count, default=keep, metavar="N", help=f"checkpoints kept (default: {keep})"
     )
+    every = "as for `harness run`; 'off' keeps no copies in memory (default: auto)"
+    add("--memory-every", default="auto", metavar="INTERVAL", help=every)
     add("--step", type=_time, metavar="TIME", help="the slowest normal step, as in 800ms")
     add("--metrics-port", type=_port, metavar="PORT", help="port of /metrics (default: 9464)")
     add("--json", action="store_true", help="one JSON object instead of the lines for people")

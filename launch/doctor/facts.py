@@ -44,6 +44,8 @@ class Asked:
     """Of a normal step; None if nobody said."""
     metrics_port: int | None
     """None for the usual one."""
+    memory: bool = True
+    """Whether copies are kept in memory between saves to storage."""
 
 
 @dataclass(frozen=True, slots=True)

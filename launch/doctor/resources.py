@@ -3,9 +3,9 @@
 from launch.capacity import files_for
 from launch.doctor.facts import Asked, Facts, Finding, Level
 
-COPIES = 3
+COPIES, COPIES_WITHOUT_MEMORY = 3, 2
 """Of the state on each node, beside the ranks' own: two slots that outlive the ranks and from which
-saves are written, and what a restore reads into for all ranks together."""
+saves are written (one without copies in memory), and what a restore reads into for all ranks together."""
 TIGHT = 0.8
 """Of what there is; whoever needs more is one surprise away from the kernel's killer."""
 LITTLE_SHARED_BYTES = 1_000_000_000
@@ -18,7 +18,7 @@ FLEETING = ("tmpfs", "ramfs", "overlay")
 
 def memory(facts: Facts, asked: Asked) -> Finding:
     """Whether the state and its copies fit."""
-    there = facts.memory
+    there, copies = facts.memory, COPIES if asked.memory else COPIES_WITHOUT_MEMORY
     least = min(there.available_bytes, there.limit_bytes or there.available_bytes)
     whose = (
         ""
@@ -27,14 +27,14 @@ def memory(facts: Facts, asked: Asked) -> Finding:
     )
     found = f"{_size(least)} to be had{whose}"
     if asked.state_bytes is None:
-        way = f"give the size of what is saved: {COPIES} × it is needed, as in --state 4GB"
+        way = f"give the size of what is saved: {copies} × it is needed, as in --state 4GB"
         return Finding("memory", Level.OK, found, way)
     of_ranks = 0 if facts.trial.gpus else asked.ranks
-    need = (COPIES + of_ranks) * asked.state_bytes
-    sum_ = f"({COPIES} copies{f' + {of_ranks} ranks' if of_ranks else ''}) × {_size(asked.state_bytes)}"
+    need = (copies + of_ranks) * asked.state_bytes
+    sum_ = f"({copies} copies{f' + {of_ranks} ranks' if of_ranks else ''}) × {_size(asked.state_bytes)}"
     found += f", {_size(need)} needed = {sum_}"
     if need > least:
-        way = "raise the limit, or use --memory-every off, which saves two of the copies"
+        way = "raise the limit, or use --memory-every off, which saves one of the copies"
         return Finding("memory", Level.FAIL, found, way)
     if need > TIGHT * least:
         return Finding("memory", Level.WARN, found, "tight: batches and activations come on top")

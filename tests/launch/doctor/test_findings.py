@@ -171,6 +171,11 @@ def test_on_gpus_the_ranks_own_states_are_not_in_memory():
     assert of("memory", CPU).found == "64 GB to be had, 20 GB needed = (3 copies + 2 ranks) × 4 GB"
 
 
+def test_without_copies_in_memory_one_less_is_needed():
+    found = of("memory", GPU, replace(ASKED, memory=False)).found
+    assert found == "64 GB to be had, 8 GB needed = (2 copies) × 4 GB"
+
+
 def test_the_answer_for_people_and_for_programs():
     found = [Finding("torch", OK, "there"), Finding("disk", WARN, "slow", "buy a faster one")]
     assert text(found) == (
