@@ -20,6 +20,7 @@ from harness.phases import Phase
 from harness.present import Present
 from harness.rundir import RunDir
 from harness.samples import DRAW
+from harness.server import say
 from harness.timeline import Timeline, timeline
 
 USUAL_INSTANTS = 2000
@@ -135,8 +136,18 @@ def _told(value: float | Histogram) -> Told:
 
 
 def write(run_dirs: Sequence[RunDir], every_s: float | None, out: TextIO) -> None:
-    """Write the metrics of runs, each over all of its time. Raises `ValueError` as the parts do."""
-    out.writelines(lines([recorded(run_dir, every_s) for run_dir in run_dirs]))
+    """Write the metrics of runs, each over all of its time; what is done is said on standard error.
+
+    Raises `ValueError` as the parts do.
+    """
+    runs = []
+    for run_dir in run_dirs:
+        say(f"looking at {run_dir.path} from its beginning to its end")
+        runs.append(recorded(run_dir, every_s))
+        told = [course for courses in runs[-1].courses.values() for course in courses.values()]
+        values = sum(len(course.values) for course in told)
+        say(f"{values:,} values of {len(told):,} metrics by label")
+    out.writelines(lines(runs))
 
 
 # ── as text ─────────────────────────────────────────────────────────────────────────────────────

@@ -218,7 +218,8 @@ def export(
         Write the metrics of one or more runs over all of their time to standard output, for
         `promtool tsdb create-blocks-from openmetrics`.
     every
-        With --openmetrics: seconds between the instants. Default: about 2000 instants, 1 to 240 s apart.
+        With --openmetrics: seconds between the instants. Default: about 2000 instants, 1 to 240 s apart;
+        beyond 300 Prometheus shows gaps.
     port
         TCP port; 0 takes a free one. Default: 9464, or a free one where that is taken.
     host
