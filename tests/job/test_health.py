@@ -141,6 +141,21 @@ def test_a_bit_that_flips_in_a_weight_is_found_named_and_undone(loop, tmp_path, 
     assert ends(tmp_path, 3) == undisturbed
 
 
+VOUCH = """if (job.attempt, step) == (1, 4):
+        if job.rank == 1: model.module[0].bias.data.view(torch.int32)[2] ^= 1
+        job._watch.vouch()"""
+
+
+def test_two_replicas_that_differ_are_not_saved_and_nobody_is_named(loop, tmp_path):
+    settings = ", replicas_every_steps=100, on_replica_mismatch='fail'"
+    assert loop(2, settings=settings, inside=VOUCH) == 0
+    ((_, failure),) = told(tmp_path, FailureDetected)
+    assert isinstance(failure, FailureDetected)
+    assert failure.cause is Cause.CORRUPTION
+    assert "after step 3 in model.0, and no majority of ranks says which" in failure.reason
+    assert len(models(ends(tmp_path, 2))) == 1
+
+
 def test_all_ranks_skip_a_step_of_which_one_alone_knows(loop, tmp_path):
     own = "if (job.rank, step) == (1, 3): job.observe(loss=float('inf'))"
     assert loop(2, settings=", on_nonfinite='skip'", inside=own) == 0
