@@ -127,9 +127,10 @@ class Aftermath:
 
 def _dump(agent: Agent, patience_s: float) -> bool:
     """Have all that live write their stacks; False if none did."""
+    pids = {name_of(rank): pid for rank, pid in agent.pids().items()}
     files = {name_of(rank): agent.run_dir.stacks(agent.attempt, rank) for rank in agent.alive()}
     with suppress(ForkServerLostError):
-        return bool(files) and stacks.dump(agent.spawner, files, patience_s)
+        return bool(files) and stacks.dump(agent.spawner, files, pids, patience_s)
     return False
 
 

@@ -14,11 +14,14 @@ from contextlib import suppress
 from enum import Enum, auto
 from pathlib import Path
 
+from launch import processes
 from launch.rank import STACKS_SIGNAL
 from launch.spawner import Spawner
 
 PATIENCE_S = 0.1
 LOOK_S = 0.001
+GONE = ("", "Z", "X")
+"""States of a process that does nothing any more."""
 SPY_S = 2.0
 """Longest that py-spy may take for all ranks that do not answer."""
 FRAMES = 3
@@ -48,19 +51,31 @@ class Doing(Enum):
     """It did not answer, or is where both can be."""
 
 
-def dump(spawner: Spawner, files: Mapping[str, Path], patience_s: float = PATIENCE_S) -> bool:
-    """Have the processes of these names write their stacks to these files; False if none did."""
+def dump(
+    spawner: Spawner,
+    files: Mapping[str, Path],
+    pids: Mapping[str, int],
+    patience_s: float = PATIENCE_S,
+) -> bool:
+    """Have the processes of these names write their stacks to these files; False if none did.
+
+    Those that end, or are not so far that they could answer, are not waited for.
+    """
     spawner.signal(STACKS_SIGNAL, tuple(files))
     deadline = time.monotonic() + patience_s
-    before: list[int] = []
+    before: list[int] | None = None
     while time.monotonic() < deadline:
-        sizes = [_size(path) for path in files.values()]
+        sizes = [_size(path) for name, path in files.items() if _can_answer(pids[name])]
         # Signal handlers write at once and in one go: written twice the same is written.
         if all(sizes) and sizes == before:
             break
         before = sizes
         time.sleep(LOOK_S)
     return any(_size(path) for path in files.values())
+
+
+def _can_answer(pid: int) -> bool:
+    return processes.state(pid) not in GONE and processes.has_handler(pid, STACKS_SIGNAL)
 
 
 def doing(stacks: str) -> Doing:
