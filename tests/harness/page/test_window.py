@@ -32,6 +32,23 @@ def test_what_is_older_than_the_window_is_cut_off():
     assert told["seconds"] == {"work": 60.0}
 
 
+def test_phases_that_were_over_before_the_window_are_not_in_it():
+    segments = [
+        Segment(Phase.STARTUP, 0, 5 * S, 0),
+        Segment(Phase.WORK, 5 * S, 400 * S, 0),
+    ]
+    assert strip(segments, [], 60)["seconds"] == {"work": 60.0}
+
+
+def test_the_cell_that_has_only_begun_is_shown():
+    segments = [
+        Segment(Phase.WORK, 0, 10 * S, 0),
+        Segment(Phase.RESTART, 10 * S, 10 * S + S // 100, 0),
+    ]
+    told = strip(segments, [10 * S], 60)
+    assert (told["runs"], told["until_s"]) == ([["work", 40], ["restart", 1]], 10.25)
+
+
 def test_lost_work_is_told_apart():
     segments = [
         Segment(Phase.WORK, 0, 5 * S, 0),

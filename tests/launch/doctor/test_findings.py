@@ -146,6 +146,13 @@ def test_one_thing_is_wrong(facts, check, level, words, advice):
     assert (one.level, words in one.found, advice in one.advice) == (level, True, True), one
 
 
+def test_what_is_just_enough_is_enough():
+    assert of("torch", with_trial(CPU, torch="2.9.0")).level is OK
+    assert of("limits", replace(CPU, limits=Limits(72, 80, None))).level is OK
+    assert of("memory", replace(CPU, memory=Memory(20 * GB, None, GB))).level is WARN
+    assert of("storage", replace(CPU, storage=Storage("/c", free_bytes=16 * GB))).level is OK
+
+
 def test_what_is_wrong_with_torch_makes_nothing_else_guess():
     facts = replace(with_trial(CPU, torch="", error="no torch", store_s=None, group_s=None))
     failed = [one.check for one in findings(facts, ASKED) if one.level is FAIL]
