@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import permutations
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,6 +102,27 @@ def test_an_early_exit_tells_how_far_it_came():
         "exit code 0",
     )
     assert blame([Exit(1, 3, at_ns=1)]) == Blame(1, Cause.EXIT, "exit code 3", "exit code 3")
+
+
+@pytest.mark.parametrize(
+    ("own", "another_s", "cause"),
+    [
+        ("NonfiniteError", "NonfiniteGradientError", Cause.NONFINITE),
+        ("CorruptionError", "CorruptPeerError", Cause.CORRUPTION),
+    ],
+)
+def test_a_rank_that_tells_of_another_one_is_blamed_after_it_and_shows_a_mistake_too(
+    own, another_s, cause
+):
+    first = Exit(0, 1, 10, raised=Raised(another_s, f"{another_s}: step 4", "health.py:9", 1))
+    culprit = Exit(2, 1, 20, raised=Raised(own, f"{own}: step 4", "health.py:7", 2))
+    found = blame([first, culprit])
+    assert (found.rank, found.cause) == (2, cause)
+    alone = blame([first])
+    assert (alone.rank, alone.cause) == (0, cause)
+    assert alone.signature == f"{another_s}: step 4 at health.py:9"
+    assert not is_settled([first])
+    assert is_settled([first, culprit])
 
 
 def test_an_outage_of_the_storage_is_no_mistake_however_often_it_is_met():
