@@ -35,11 +35,6 @@ def test_the_page_of_what_is_public_is_up_to_date():
     assert text("docs/api.md") == builder["page"](), "run: python docs/build_api.py"
 
 
-def test_the_table_of_metrics_is_up_to_date():
-    builder = runpy.run_path(str(ROOT / "docs" / "build_metrics.py"))
-    assert text("docs/metrics.md").endswith(builder["table"]()), "run: python docs/build_metrics.py"
-
-
 def test_prometheus_is_told_of_the_file_that_a_run_writes():
     config = ROOT / "dashboards" / "prometheus.yml"
     (named,) = re.findall(r"- (\S+\.json)", config.read_text())

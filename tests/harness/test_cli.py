@@ -1,5 +1,6 @@
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -8,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from harness import cli
-from harness.cli import DONE, NO, USAGE, main
+from harness.cli import main
+from harness.commands import DONE, NO, USAGE
 from tests.harness import stories
 
 PROBE = """
@@ -69,14 +71,14 @@ def test_reading_a_run_needs_neither_torch_nor_numpy(tmp_path):
 def test_help_lists_every_command_with_one_line(capsys):
     assert main(["--help"]) == DONE
     listed = capsys.readouterr().out
-    for line in (
-        "export       Serve the metrics of a run for Prometheus until told to stop.",
-        "report       Say where the time of a run went and what broke.",
-        "verify       Say whether two runs did the same, bit for bit.",
-        "faults       ",
-        "run          ",
-    ):
-        assert f"│ {line}" in listed
+    for command, line in {
+        "export": "Serve a run's metrics for Prometheus until told to stop.",
+        "report": "Say where the time of a run went and what broke.",
+        "verify": "Say whether two runs did the same, bit for bit.",
+        "faults": "",
+        "run": "",
+    }.items():
+        assert re.search(rf"^│ {command}  +{re.escape(line)}", listed, re.MULTILINE), command
     assert "not installed" not in listed
 
 

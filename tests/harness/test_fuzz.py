@@ -15,8 +15,9 @@ from prometheus_client.exposition import generate_latest
 
 from harness import journal
 from harness.cache import Following
-from harness.cli import DONE, NO, main
+from harness.cli import main
 from harness.collector import RunCollector
+from harness.commands import DONE, NO
 from harness.events import RunStarted, Unknown
 from harness.exporter import Exporter
 from harness.journal import SchemaError, Tail

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from harness.cache import Following
-from harness.cli import DONE, NO, USAGE, main
+from harness.cli import main
+from harness.commands import DONE, NO, USAGE
 from harness.goodput import split
 from harness.journal import read
 from harness.report import report
