@@ -2,8 +2,9 @@
 
 Run `python -m benchmarks.goodput`: 20 kills, a minute apart in the mean, so 21 minutes a side and over
 an hour in all; the sides take turns, for two would take each other's cores. `--kills 5 --mtbf 20` is a
-quick look. The job is `benchmarks/kept.py`: ours saves at intervals that it chooses itself, the others at
-Young's interval for what a save costs them; the others run under torchrun with a private store for each
+quick look. The job is `benchmarks/kept.py`: ours saves at intervals that it chooses itself, and learns how
+often it fails from the kills as they come (`--memory-every 1s` tells it); the others save at Young's
+interval for what a save costs them and the tape's own MTBF, under torchrun with a private store for each
 attempt, without which it often fails or hangs. A kill that falls due while the job is not back waits.
 
 Goodput, of all sides by this one definition from the step logs that they write: the time spent in steps
@@ -96,6 +97,8 @@ def main() -> int:
     parser.add_argument("--mtbf", type=float, default=60.0, metavar="S", help="(default: 60)")
     parser.add_argument("--seed", type=int, default=1, help="of the tape (default: 1)")
     parser.add_argument("--preset", default="tiny", help="of the model (default: tiny)")
+    every = "ours between copies to memory (default: auto, which has yet to learn the MTBF)"
+    parser.add_argument("--memory-every", default="auto", metavar="EVERY", help=every)
     parser.add_argument("--sides", default=",".join(SIDES), help=f"(default: {','.join(SIDES)})")
     asked = parser.parse_args()
     plan = Plan(Exponential(asked.mtbf), (Choice("kill"),), asked.kills, seed=asked.seed)
@@ -129,6 +132,7 @@ def _figures(results: Sequence[Measured], asked: argparse.Namespace) -> dict[str
         "kills": asked.kills,
         "mtbf_s": asked.mtbf,
         "seed": asked.seed,
+        "memory_every": asked.memory_every,
         "step_s": {side: round(one.step_s, 4) for side, one in by_side.items()},
         "back_s": {side: round(one.back_s, 3) for side, one in by_side.items()},
         "machine": _machine(),
@@ -239,7 +243,7 @@ def _command(side: str, folder: Path, asked: argparse.Namespace) -> list[str]:
     script += ["--preset", asked.preset, "--mtbf", str(asked.mtbf)]
     flags = ["--nproc-per-node", str(RANKS), "--max-restarts", str(10 * asked.kills)]
     if side == "ours":
-        own = ["--run", str(folder / "run"), "--no-metrics"]
+        own = ["--run", str(folder / "run"), "--no-metrics", "--memory-every", asked.memory_every]
         return [sys.executable, "-m", "harness", "run", *flags, *own, *script]
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", *flags, *script]
 
