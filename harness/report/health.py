@@ -1,13 +1,13 @@
 """What a report says of the health of training: the last readings, and everything that was found."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.events import LossSpiked
+from harness.events import LossSpiked, Place
 from harness.report.spread import counted, number
 from harness.signals.blocks import ALL
-from harness.signals.findings import Comparisons, Findings
+from harness.signals.findings import Comparisons, Findings, Nonfinite
 
 _FAR = 2
 """How many blocks are named whose weights move most."""
@@ -28,7 +28,7 @@ def lines(findings: Findings) -> Iterator[Line]:
     if ALL in findings.update_to_weight:
         yield Line(_ratios(findings))
     if findings.nonfinite_steps:
-        last = findings.nonfinite[-1]
+        last = _origin(findings.nonfinite)
         whose = "" if last.rank is None else f" of rank {last.rank}"
         told = f"NaN or Inf in {counted(findings.nonfinite_steps, 'step')}"
         where = f"the last in the {last.place}{whose} at step {last.step}"
@@ -37,6 +37,13 @@ def lines(findings: Findings) -> Iterator[Line]:
         yield Line(_spikes(findings.spikes, findings.last_spike), is_bad=True)
     yield from _compared("weights", "comparison", findings.replicas)
     yield from _compared("recomputed gradients", "audit", findings.audits)
+
+
+def _origin(found: Sequence[Nonfinite]) -> Nonfinite:
+    """Of the last step that had one: a rank's loss, where one told of it, before the gradient of all."""
+    last = found[-1]
+    of_step = [it for it in found if (it.attempt, it.step) == (last.attempt, last.step)]
+    return next((it for it in of_step if it.place is Place.LOSS), last)
 
 
 def _spikes(count: int, last: LossSpiked) -> str:

@@ -76,6 +76,15 @@ def test_a_step_counts_once_however_many_ranks_find_it_and_again_when_it_is_redo
     assert line.is_bad
 
 
+def test_the_rank_whose_loss_it_was_is_told_before_the_gradient_that_all_share():
+    findings = found(
+        ("rank-2", 1, bad(7, Place.LOSS)),
+        ("rank-0", 1, bad(7, Place.GRADIENT)),
+    )
+    (line,) = lines(findings)
+    assert line.text == "NaN or Inf in 1 step, the last in the loss of rank 2 at step 7: report"
+
+
 def test_the_blocks_that_move_most_are_named():
     *_, ratios = lines(found(("rank-0", 1, FIRST)))
     assert ratios.text == (
