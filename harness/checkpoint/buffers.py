@@ -40,6 +40,8 @@ class Span:
     """Of all of it."""
 
 
+_SPARE_BYTES = 256 << 10
+"""More than is needed: headers and descriptions grow by some bytes as steps get more digits."""
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
 
@@ -50,12 +52,14 @@ class _Slot:
     pinned: bool = False
     step: int = -1
     """Of the state that lies in it whole; -1 for none."""
+    claimed: bool = False
+    """A copy to it has begun, and it is not whole yet."""
 
     def fit(self, needed: int, pinned: bool, make: Callable[[int], Memory]) -> None:
         """Have `needed` bytes, all touched. Raises `OSError` where there is not that much memory."""
         if self.memory is None or needed > self.memory.size_bytes:
             self.let_go()
-            self.memory = make(needed)
+            self.memory = make(needed + _SPARE_BYTES)
             self.bytes = torch.frombuffer(self.memory.view, dtype=torch.uint8)
             self.bytes.zero_()  # touches every page
         elif not len(self.bytes):
@@ -130,7 +134,7 @@ class Buffers:
         if not free:
             return None
         slot = min(free, key=lambda slot: slot.step)
-        slot.step = -1
+        slot.step, slot.claimed = -1, True
         number = self._slots.index(slot)
         slot.fit(needed, _from_gpu(tensors), partial(self._make, number))
         assert slot.memory is not None
@@ -163,7 +167,7 @@ class Buffers:
 
     def whole(self, number: int, step: int) -> None:
         """The state of `step` lies in the slot, and stays until a newer one does in another."""
-        self._slots[number].step = step
+        self._slots[number].step, self._slots[number].claimed = step, False
 
     def settle(self) -> None:
         """Wait until no memory is being got."""
@@ -174,7 +178,7 @@ class Buffers:
     def _grow_ahead(self, needed: int, pinned: bool) -> None:
         try:
             for number, slot in enumerate(self._slots):
-                if slot.step < 0:
+                if slot.step < 0 and not slot.claimed:
                     slot.fit(needed, pinned, partial(self._make, number))
         except OSError as error:  # the save itself will fail on it, and be told
             warn(f"there is no room for a copy of the state: {error}")

@@ -95,6 +95,8 @@ class Desk:
             self._lend(line, hello)
             return
         crew = self._joined(hello, member)
+        if not hello.keeps:  # nobody will ask for what earlier launches left
+            self.shelf.clear()
         try:
             self._attend(line, member, hello, crew)
         finally:

@@ -103,7 +103,10 @@ class Folder:
     def _launcher_lives(self) -> bool:
         owner = self._owner()
         with suppress(OSError, KeyError, TypeError, ValueError):
-            return start_ticks(int(str(owner["launcher"]))) == owner["start_ticks"]
+            process = int(str(owner["launcher"]))
+            state = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0]
+            # One that has ended and whom nobody has taken note of, as in many a container.
+            return start_ticks(process) == owner["start_ticks"] and state not in (b"Z", b"X")
         return False
 
     def _is_led(self) -> bool:

@@ -63,9 +63,8 @@ class Kept:
 
 
 def room(files_end: int, share: Share, fingerprint: Mapping[str, str]) -> int:
-    """Bytes of a slot for files that end there, with some to spare for a description that grows."""
-    described = len(_described(share, fingerprint))
-    return _behind(files_end) + described + described // 4
+    """Bytes of a slot for files that end there and the description of the share."""
+    return _behind(files_end) + len(_described(share, fingerprint))
 
 
 def tear(memory: memoryview) -> None:

@@ -109,10 +109,18 @@ def test_a_copy_whose_bytes_changed_after_the_seal_is_walked_past_and_that_is_sa
     assert "walked past step-00000003-1 (checksum)" in capfd.readouterr().err
 
 
+def test_a_run_that_goes_on_without_copies_in_memory_holds_none(run):
+    with beside(run) as saver:
+        train(run, saver, 1, 2)
+        assert not saver.desk.shelf.is_empty
+        run.commit(5)
+        assert saver.desk.shelf.is_empty
+
+
 def test_what_is_newer_wins_in_whichever_tier_it_is(run):
     with beside(run) as saver:
         train(run, saver, 1)
-        run.commit(5)  # without memory, so it began anew and is the chain now
+        run.commit(5, memory_every=100)
         train(run, saver, 6)
         assert train(run, saver) == [6, 6]
         run.commit(7, memory_every=100)

@@ -165,3 +165,10 @@ def test_a_saver_that_nobody_needs_again_goes_by_itself(tmp_path):
     _, saver = abandoned(tmp_path, 0.2)
     until(lambda: not saver.is_running(), "the saver has gone")
     assert time.monotonic() - began_s >= 0.2
+
+
+def test_a_launcher_that_has_ended_and_is_not_reaped_does_not_live(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", ""]) as launcher:
+        folder = claimed(tmp_path, "ended", launcher.pid)
+        until(lambda: psutil.Process(launcher.pid).status() == "zombie", "it has ended")
+        assert not folder.is_live
