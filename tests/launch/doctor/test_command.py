@@ -1,8 +1,10 @@
 import json
 
 import pytest
+import torch
 
 from launch.doctor.command import doctor
+from launch.doctor.tried import tried
 
 
 @pytest.mark.processes
@@ -15,8 +17,21 @@ def test_this_machine_holds_a_run_but_not_in_memory_of_one_process(tmp_path, cap
         "ok"
     ] * 5
     assert [check for check, level in levels.items() if level == "fail"] == ["storage"]
-    assert (told["schema"], told["ranks"], told["level"]) == (1, 2, "fail")
+    ranks = torch.cuda.device_count() or 2
+    assert (told["schema"], told["ranks"], told["level"]) == (1, ranks, "fail")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.processes
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_group_of_nccl_s_forms_on_the_gpus_that_are_there():
+    trial = tried()
+    assert (trial.error, trial.backend) == ("", "cuda:nccl,cpu:gloo")
+    assert [gpu.name for gpu in trial.gpus] == [
+        torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())
+    ]
+    assert trial.group_s is not None
 
 
 @pytest.mark.parametrize(
