@@ -42,7 +42,7 @@ def _watched(pictures: Path, gap_s: float) -> Sequence[bool]:
     with tempfile.TemporaryDirectory(prefix="harness-dashboards-") as folder:
         pages = Path(folder) / "pages"
         look.pages(pages)
-        with scene.scene(Path(folder), pages, gap_s) as watched:
+        with scene.scene(Path(folder), pages, 3, gap_s) as watched:
             outcomes = [
                 _told("live queries", lambda: live.mistakes(watched)),
                 _told("pictures", lambda: look.mistakes(watched, pictures)),

@@ -20,7 +20,6 @@ from typing import Any
 from harness.rundir import RunDir
 
 ROOT = Path(__file__).parent.parent.parent
-KILLS = 3
 _PLAN = """\
 schema = 1
 seed = 3
@@ -73,17 +72,17 @@ class Scene:
 
 
 @contextmanager
-def scene(folder: Path, pages: Path, gap_s: float) -> Iterator[Scene]:
-    """Start everything, and give it once `KILLS` kills, `gap_s` apart, are over and the job is back at work."""
+def scene(folder: Path, pages: Path, kills: int, gap_s: float) -> Iterator[Scene]:
+    """Start everything, and give it once `kills` kills, `gap_s` apart, are over and the job is back at work."""
     broken, calm = folder / "runs" / "gpt", folder / "runs" / "gpt-calm"
     with ExitStack() as stack:
         url = stack.enter_context(_prometheus(folder, pages, [broken, calm]))
         plan = folder / "plan.toml"
-        instants = [round(gap_s * (1 + place), 1) for place in range(KILLS)]
-        plan.write_text(_PLAN.format(kills=KILLS, instants=instants))
+        instants = [round(gap_s * (1 + place), 1) for place in range(kills)]
+        plan.write_text(_PLAN.format(kills=kills, instants=instants))
         stack.enter_context(_job(broken, ["--faults", str(plan), *_faulty(broken)]))
         stack.enter_context(_job(calm, []))
-        _wait(url, f'sum(harness_restarts_total{{job_name="gpt"}}) >= {KILLS}', "restarts")
+        _wait(url, f'sum(harness_restarts_total{{job_name="gpt"}}) >= {kills}', "restarts")
         _wait(url, 'harness_checkpoint_last_step{job_name="gpt",tier="storage"}', "commits")
         _wait(
             url, 'min(increase(harness_steps_total{kind="useful"}[4s])) > 0', "steps of both jobs"
