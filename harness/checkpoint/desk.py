@@ -124,7 +124,7 @@ class Desk:
         """A rank's memory, held after its end if that is what it is for."""
         if not hello.keeps:
             return seen(descriptor)
-        return self.shelf.put(hello.rank, slot, descriptor)
+        return self.shelf.put(hello.rank, slot, descriptor, hello.attempt)
 
     def _lend(self, line: Line, asked: Asked) -> None:
         """Give what is held of the memories that are asked for."""

@@ -27,6 +27,8 @@ class Held:
     descriptor: int
     busy: bool
     """Another saver still writes a save out of it."""
+    attempt: int
+    """Whose rank handed it over."""
 
     def __del__(self) -> None:
         """The last who looks at it lets go."""
@@ -45,17 +47,21 @@ class Shelf:
         self._sizes: dict[Place, dict[int, int]] = {}
         self._told: Place | None = None
 
-    def put(self, rank: int, number: int, descriptor: int, *, busy: bool = False) -> memoryview:
+    def put(
+        self, rank: int, number: int, descriptor: int, attempt: int, *, busy: bool = False
+    ) -> memoryview:
         """Hold a memory in the place of the one of this name; what lies in it, for reading.
 
-        Raises `ValueError` for one that may shrink.
+        That of a newer attempt stays: a dead rank's last words may be read late. Raises `ValueError` for one that may shrink.
         """
         try:
-            held = Held(seen(os.dup(descriptor)), os.dup(descriptor), busy)
+            held = Held(seen(os.dup(descriptor)), os.dup(descriptor), busy, attempt)
         finally:
             os.close(descriptor)
         with self._changed:
-            self._held[rank, number] = held
+            newer = self._held.get((rank, number))
+            if newer is None or newer.attempt <= attempt:
+                self._held[rank, number] = held
         return held.view
 
     def note(self, rank: int, number: int, *, fresh: bool) -> None:

@@ -24,7 +24,7 @@ def take_over(shelf: Shelf, earlier: str, mine: str, run_id: str) -> Line | None
         return None  # it has gone, and all with it
     try:
         for loan in lent(line, run_id, None):
-            shelf.put(loan.rank, loan.slot, loan.descriptor, busy=loan.busy)
+            shelf.put(loan.rank, loan.slot, loan.descriptor, 0, busy=loan.busy)
     except (OSError, EOFError, ValueError) as error:
         warn(f"what an earlier saver holds cannot be taken over: {said(error)}")
     return line

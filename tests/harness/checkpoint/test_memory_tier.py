@@ -12,6 +12,7 @@ from harness.checkpoint.lineage import Departure, was_committed
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.memory import Memory
 from harness.checkpoint.share import Share
+from harness.checkpoint.shelf import Shelf
 from harness.checkpoint.succession import relieve, take_over
 from harness.events import (
     CheckpointRejected,
@@ -200,6 +201,15 @@ def test_a_later_saver_takes_over_what_an_earlier_one_holds(run):
             relieve(take_over(later.desk.shelf, earlier.address, later.address, run.run_id))
             earlier.desk.shelf.clear()
             assert train(run, later) == [3, 3]
+
+
+def test_what_a_dead_rank_handed_over_late_takes_no_newer_place():
+    shelf = Shelf(lambda event, attempt: None)
+    old, new = labelled(), labelled()
+    shelf.put(0, 0, os.dup(new.descriptor), 2)
+    shelf.put(0, 0, os.dup(old.descriptor), 1)
+    ((_, held),) = shelf.lend(0, 1.0)
+    assert slot.label_of(held.view) == slot.label_of(new.view) != slot.label_of(old.view)
 
 
 # ── what a slot says of itself ──────────────────────────────────────────────────────────────────

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from harness import cli, settings
-from harness.checkpoint import slot
+from harness.checkpoint import leftovers, slot
 from harness.checkpoint.leftovers import sweep_run
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.memory import Memory
@@ -157,6 +157,21 @@ def test_a_saver_outlives_its_launcher_until_it_is_swept(tmp_path, capsys):
     )
     until(lambda: not saver.is_running(), "the saver has gone")
     assert sweep_run(run_dir) == "nothing was left of it"
+
+
+@pytest.mark.processes
+def test_every_dead_run_is_swept_at_once(tmp_path, capsys, monkeypatch):
+    left = claimed(tmp_path / "shm", "dead", os.getpid(), ticks=1)
+    monkeypatch.setattr(leftovers, "SHARED", str(tmp_path / "shm"))
+    run_dir, saver = abandoned(tmp_path / "run", 600.0)
+    address = whereabouts(run_dir)
+    assert address in leftovers._savers()
+    monkeypatch.setattr(leftovers, "_savers", lambda: [address])  # others' are not ours to end
+    assert cli.main(["sweep", "--all"]) == 0
+    assert capsys.readouterr().out == (
+        f"taken away: the saver of {run_dir.path}\ntaken away: {left.path}\n"
+    )
+    until(lambda: not saver.is_running(), "the saver has gone")
 
 
 @pytest.mark.processes
