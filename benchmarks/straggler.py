@@ -9,22 +9,21 @@ comparison after each step, where a job of such short steps has one a second.
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
-import torch._dynamo  # DDP's constructor imports it: once here, not once in every rank
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.forked import forked
 from benchmarks.machine import machine
 from harness.batches import Batches
 from harness.events import StepTimed
@@ -103,7 +102,7 @@ class Loader:
             yield torch.ones(8, 64)
 
 
-def work(rank: int, store: Path, asked: Sequence[Run]) -> list[Outcome]:
+def work(rank: int, store: Path, asked: Sequence[Run]) -> list[tuple[Any, ...]]:
     """Take all runs; rank 0 gives what the verdicts came to."""
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -131,7 +130,7 @@ def work(rank: int, store: Path, asked: Sequence[Run]) -> list[Outcome]:
             if (number + 1) % (1 + len(SLOWER)) == 0:
                 print(f"  {number + 1} of {len(asked)} runs", file=sys.stderr, flush=True)
     dist.destroy_process_group()
-    return outcomes
+    return [(one.named, one.lags, one.waited_s) for one in outcomes]
 
 
 def taken(
@@ -163,30 +162,6 @@ def judged(told: Sequence[Sequence[StepTimed]]) -> Outcome:
 # ── all of them ─────────────────────────────────────────────────────────────────────────────────
 
 
-def forked(asked: Sequence[Run], folder: Path) -> list[Outcome]:
-    children = []
-    for rank in range(RANKS):
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                outcomes = work(rank, folder / "store", asked)
-                if rank == 0:
-                    told = [(one.named, one.lags, one.waited_s) for one in outcomes]
-                    (folder / "outcomes").write_text(json.dumps(told))
-                code = 0
-            except Exception:  # noqa: BLE001  # a child of ours must not go on as the parent
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-        children.append(child)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    if codes != [0] * RANKS:
-        raise SystemExit(f"ranks ended with {codes}")
-    told = json.loads((folder / "outcomes").read_text())
-    return [Outcome(tuple(named), tuple(lags), waited_s) for named, lags, waited_s in told]
-
-
 def counted(slower: float, asked: Sequence[Run], outcomes: Sequence[Outcome]) -> dict[str, int]:
     """Runs of one kind by what came of them; of a clean one any name is wrong."""
     pairs = [pair for pair in zip(asked, outcomes, strict=True) if pair[0].slower == slower]
@@ -208,7 +183,9 @@ def main() -> int:
     print(f"{1000 * (DATA_S + FORWARD_S):.0f} ms, mostly sleep; {STEPS} steps a run")
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        outcomes = forked(asked, Path(folder))
+        place = Path(folder)
+        told = forked(RANKS, place, lambda rank: work(rank, place / "store", asked))
+    outcomes = [Outcome(tuple(named), tuple(lags), waited_s) for named, lags, waited_s in told]
     found = {slower: counted(slower, asked, outcomes) for slower in (0.0, *SLOWER)}
     print("\none rank slower by   named right   (and its cause)   named wrong   silent")
     for slower, came in found.items():

@@ -38,7 +38,7 @@ class Pace:
         """Note each gradient of `model`. Nothing is added to the graph, so no bit changes."""
         for parameter in model.parameters():
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(self._note)  # type: ignore[no-untyped-call]  # torch's own
+                parameter.register_post_accumulate_grad_hook(self.note)  # type: ignore[no-untyped-call]  # torch's own
 
     def watch_optimizer(self, optimizer: Optimizer) -> None:
         """Note when `optimizer` begins and ends a step."""
@@ -80,7 +80,8 @@ class Pace:
         late = None if self._device is None else self._device.stop()
         return passed if late is None else late
 
-    def _note(self, _: Tensor) -> None:
+    def note(self, _: Tensor) -> None:
+        """One more gradient is ready."""
         self._host.gradient()
         if self._device is not None:
             self._device.gradient()
