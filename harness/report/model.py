@@ -149,11 +149,14 @@ class Checkpoints:
     """From the start of each save until it was durable, all together."""
     intervals: Mapping[Tier, IntervalChosen] = field(default_factory=dict)
     """The last choice of each tier that chooses."""
+    copies: int = 0
+    """Taken in memory; what is committed is in the storage."""
 
     def to_json(self) -> dict[str, Any]:
         """In seconds."""
         return {
             "committed": self.committed,
+            "copies": self.copies,
             "failed": self.failed,
             "rejected": len(self.rejected),
             "rejections": list(self.rejected),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from harness.account import Account
+from harness.events import Tier
 from harness.goodput import split
 from harness.phases import Phase
 from harness.recovery import UNKNOWN_CAUSE, Restart
@@ -10,6 +11,7 @@ from harness.report.model import Checkpoints, Comeback, FaultFate, Report, Stand
 from harness.report.planned import Planned
 from harness.report.slowness import Slowness
 from harness.report.throughput import Throughput
+from harness.saves import Saves
 from harness.sightings import Fault
 from harness.timeline import Timeline
 
@@ -136,19 +138,20 @@ def _fate(
 
 
 def _checkpoints(account: Account) -> Checkpoints:
-    tiers = account.checkpoints.saves.values()
-    newest = max(tiers, key=lambda saves: saves.last_at_ns, default=None)
+    tiers = account.checkpoints.saves
+    stored, kept = tiers.get(Tier.STORAGE, Saves()), tiers.get(Tier.MEMORY, Saves())
     return Checkpoints(
-        committed=sum(saves.committed for saves in tiers),
-        failed=sum(saves.failed for saves in tiers),
+        committed=stored.committed,
+        failed=stored.failed + kept.failed,
         rejected=[
             f"step {one.step} of attempt {one.saved_by} ({one.rejection.value}): {one.reason}"
             for one in account.checkpoints.rejections
         ],
-        last_step=None if newest is None else newest.last_step,
-        bytes=sum(saves.bytes for saves in tiers),
+        last_step=stored.last_step,
+        bytes=stored.bytes,
         stall_ns=account.totals[Phase.SAVE_STALL],
-        commits=sum(saves.commits.count for saves in tiers),
-        commit_ns=sum(saves.commits.total_ns for saves in tiers),
+        commits=stored.commits.count,
+        commit_ns=stored.commits.total_ns,
         intervals=account.intervals,
+        copies=kept.committed,
     )

@@ -160,7 +160,7 @@ def _training(report: Report) -> Iterator[RenderableType]:
         yield Text(found.text, style="yellow" if found.is_bad else "")
     yield from map(Text, report.slowness.lines(report.world_size))
     saves = report.checkpoints
-    if saves.committed or saves.failed or saves.rejected:
+    if saves.committed or saves.failed or saves.rejected or saves.copies:
         yield Text(_saves(report))
     yield from _intervals(saves)
     for line in saves.rejected:
@@ -182,8 +182,9 @@ def _saves(report: Report) -> str:
     saves = report.checkpoints
     last = "" if saves.last_step is None else f", the last at step {saves.last_step}"
     mean = f", {duration(saves.commit_ns // saves.commits)} each to commit" if saves.commits else ""
+    copies = f" {saves.copies} kept in memory;" if saves.copies else ""
     return (
         f"checkpoints: {saves.committed} committed{last}, {saves.failed} failed,"
-        f" {len(saves.rejected)} rejected; {saves.bytes / 1e6:,.1f} MB{mean};"
+        f" {len(saves.rejected)} rejected; {saves.bytes / 1e6:,.1f} MB{mean};{copies}"
         f" training waited {duration(saves.stall_ns)}"
     )

@@ -159,6 +159,7 @@ def test_a_run_that_was_killed_once_is_told_in_full(tmp_path):
         ],
         "checkpoints": {
             "committed": 2,
+            "copies": 0,
             "failed": 0,
             "rejected": 0,
             "rejections": [],
@@ -310,6 +311,7 @@ def test_a_run_that_failed_says_what_was_failed_rejected_burnt_and_deferred(tmp_
     }
     assert told["checkpoints"] == {
         "committed": 1,
+        "copies": 0,
         "failed": 1,
         "rejected": 1,
         "rejections": ["step 2 of attempt 0 (checksum): shard 0 differs"],
