@@ -157,8 +157,8 @@ class Cadence:
         if self._history is None:
             return decide(tier, now, asked, Measured(of.step_s, {}, History()), alone=True)
         now = self._history.steps.get(tier, now) if tier not in self._told else now
-        others = [one for other, one in self._asked.items() if other is not tier]
-        return decide(tier, now, asked, of, alone=all(isinstance(one, Off) for one in others))
+        # A tier that has never saved, such as one without room, answers for no failure.
+        return decide(tier, now, asked, of, alone=of.save_s.keys() <= {tier})
 
     def _tell_of(self, tier: Tier, decision: Decision, of: Measured) -> bool:
         """Record a choice that is another than the last; True if it is."""

@@ -156,6 +156,15 @@ def test_a_save_to_storage_costs_the_copy_that_memory_has_too():
     assert inputs[MEMORY]["save_s"] == 0.25
 
 
+def test_a_tier_that_never_saved_leaves_all_failures_to_the_other():
+    ranks = Ranks(1, AUTO, AUTO)
+    ranks.each[0].learn(History(save_s={STORAGE: 0.5}))
+    ranks.step(1)
+    reasons = {one.tier: one.reason for one in ranks.log if isinstance(one, IntervalChosen)}
+    assert reasons[MEMORY] == "no save was measured yet"
+    assert reasons[STORAGE].startswith("60 s is best: a save blocks 0.5 s, a failure in 3600 s")
+
+
 def test_only_the_last_words_are_kept():
     ranks = Ranks(1, AUTO)
     for number in range(1, 300):
