@@ -3,7 +3,10 @@
 import json
 import os
 import signal
+import socket
+import subprocess
 from pathlib import Path
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -24,8 +27,9 @@ NOW_AND_THEN = {
 """What is told only while it is so."""
 
 
-def launched(job: Job):
-    ours = ["--run", "run", "--metrics-port", "0", "--save-every-steps", "20", "--threads", "1"]
+def launched(job: Job, port: int):
+    ours = ["--run", "run", "--save-every-steps", "20", "--threads", "1"]
+    ours += ["--metrics-port", str(port)]
     theirs = ["--preset", "tiny", "--steps", "1000000", "--data", str(job.text)]
     command = ["run", *ours, "--nproc-per-node", "2", str(SCRIPT), *theirs]
     return job.zygote.launch(command, job.folder)
@@ -52,8 +56,6 @@ def seen(url: str) -> set[str]:
 
 
 def ask_series(url: str) -> list[dict[str, str]]:
-    from urllib.request import urlopen
-
     match = "match[]=%7B__name__%3D~%22harness_.%2B%22%7D"
     with urlopen(f"{url}/api/v1/series?{match}", timeout=30) as answer:
         return list(json.load(answer)["data"])
@@ -62,8 +64,11 @@ def ask_series(url: str) -> list[dict[str, str]]:
 def test_prometheus_sees_one_run_through_kills_of_rank_exporter_and_launcher(job, tmp_path):
     run_dir = RunDir.at(job.path)
     at_work = "sum(increase(harness_steps_total[3s])) > 0"
-    with prometheus.serving(tmp_path, [run_dir.exporter]) as url:
-        first = launched(job)
+    with socket.socket() as taken, prometheus.serving(tmp_path, [run_dir.exporter]) as url:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        first = launched(job, port)
         awaited(holds(url, "harness_checkpoint_last_step >= 20"), "the first save")
 
         kill_rank(run_dir, 1)
@@ -90,7 +95,7 @@ def test_prometheus_sees_one_run_through_kills_of_rank_exporter_and_launcher(job
         beside.signal(signal.SIGTERM)
         assert beside.wait() == 0
 
-        second = launched(job)
+        second = launched(job, port)
         awaited(
             holds(url, f"harness_manual_interventions_total == 1 and on() {at_work}"), "the second"
         )
@@ -111,9 +116,6 @@ def test_prometheus_sees_one_run_through_kills_of_rank_exporter_and_launcher(job
 
 def checked_by_promtool(folder: Path, run_dir: RunDir) -> None:
     """What is really scraped names every metric of the table, and `promtool` finds no fault in it."""
-    import subprocess
-    from urllib.request import urlopen
-
     (group,) = json.loads(run_dir.exporter.read_text())
     with urlopen(f"http://{group['targets'][0]}/metrics", timeout=30) as answer:
         text = answer.read()

@@ -1,11 +1,14 @@
 """The same script under plain `torchrun`, with an injector beside it: what comes out is the same."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from socket import gethostname
+from urllib.request import urlopen
 
 import pytest
 
@@ -16,7 +19,8 @@ from harness.report import report
 from harness.report.model import Standing
 from harness.rundir import RunDir
 from harness.verify import Judgement, verify
-from tests.job.conftest import SCRIPT, STEPS
+from tests.job.conftest import SCRIPT, STEPS, Job
+from tests.prometheus import awaited
 
 pytestmark = pytest.mark.processes
 
@@ -49,6 +53,33 @@ def torchrun(job, *arguments):
         process.wait(60)
 
 
+@contextmanager
+def exported_beside(job: Job) -> Iterator[None]:
+    """Whoever exports the run sees that it goes on, and then that it is over."""
+    run_dir = RunDir.at(job.path)
+    awaited(run_dir.event_file("rank-0").exists, "the first rank")
+    exporter = job.zygote.launch(["export", "run", "--port", "0"], job.folder)
+    awaited(run_dir.exporter.exists, "the exporter")
+    (group,) = json.loads(run_dir.exporter.read_text())
+    (target,) = group["targets"]
+    awaited(lambda: tells(target, "launcher_up", "") == 1, "a run that is led")
+    yield
+    assert tells(target, "launcher_up", "") == 0
+    assert tells(target, "phase", 'phase="finished"') == 1
+    assert tells(target, "step", "") == STEPS
+    assert tells(target, "rank_up", 'rank="0"') == 0
+    exporter.signal(signal.SIGTERM)
+    assert exporter.wait() == 0, exporter.printed
+
+
+def tells(target: str, name: str, own: str) -> float | None:
+    """The value that a scrape gives of the first series of a metric with `own` among its labels."""
+    with urlopen(f"http://{target}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    of = [line for line in lines if line.startswith(f"harness_{name}{{") and own in line]
+    return float(of[0].rpartition(" ")[2]) if of else None
+
+
 def test_a_rank_that_an_injector_kills_under_torchrun_comes_back_to_the_same_end(job, twin):
     kill = Plan(Instants((0.0,)), (Choice("kill", target=Rank(1)),), 1)
     tapefile.write(job.folder / "tape.jsonl", tape.compile(kill, 2))
@@ -56,7 +87,8 @@ def test_a_rank_that_an_injector_kills_under_torchrun_comes_back_to_the_same_end
     script = ("--preset", "tiny", "--steps", str(STEPS), "--data", str(job.text))
     with torchrun(job, *script) as launched:
         injector = job.zygote.launch(inject, job.folder)
-        assert launched.wait(200) == 0, (job.folder / "torchrun.log").read_text()
+        with exported_beside(job):
+            assert launched.wait(200) == 0, (job.folder / "torchrun.log").read_text()
         assert injector.wait(20) == 0, injector.printed
 
     verdict = verify(job.path, twin(2))
