@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from harness.checkpoint import slot
+from harness.checkpoint import room, slot
 from harness.checkpoint.lineage import Departure, was_committed
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.memory import Memory
@@ -22,7 +22,7 @@ from harness.events import (
     SaveUnblocked,
     Tier,
 )
-from tests.harness.checkpoint.world import DEADLINE_S, Beside, Rank, Run
+from tests.harness.checkpoint.world import DEADLINE_S, Beside, Rank, Run, own, shared
 from tests.launch.conftest import until
 
 
@@ -210,6 +210,34 @@ def test_what_a_dead_rank_handed_over_late_takes_no_newer_place():
     shelf.put(0, 0, os.dup(old.descriptor), 1)
     ((_, held),) = shelf.lend(0, 1.0)
     assert slot.label_of(held.view) == slot.label_of(new.view) != slot.label_of(old.view)
+
+
+@pytest.mark.parametrize(
+    ("left_bytes", "slots", "line"),
+    [
+        (250_000, 1, "harness: copies in memory have one slot instead of two, for the state takes"),
+        (1000, 0, "harness: no copies are kept in memory, for the state takes"),
+    ],
+)
+def test_little_memory_makes_one_slot_or_none(run, monkeypatch, capfd, left_bytes, slots, line):
+    monkeypatch.setattr(room, "left_bytes", lambda: left_bytes)
+
+    def body(rank: Rank) -> None:
+        state, mine = shared(0.0), own(rank.rank, 0.0)
+        rank.saver.prepare(lambda: state, lambda: mine, fresh=False)
+        for step in (1, 2, 3):
+            rank.at(step)
+
+    with beside(run) as saver:
+        run.attempt(body, every_steps=0, memory_every=1)
+        if slots:
+            until(
+                lambda: all(memories(saver, rank).keys() == {3} for rank in (0, 1)), "one is held"
+            )
+        assert train(run, saver) == ([3, 3] if slots else [0, 0])
+    assert len(run.log.of(SaveStarted)) == 3 * slots
+    told = [said for said in capfd.readouterr().err.splitlines() if "in memory" in said]
+    assert [said[: len(line)] for said in told] == [line]
 
 
 # ── what a slot says of itself ──────────────────────────────────────────────────────────────────
