@@ -10,15 +10,20 @@ from typing import Any
 import torch._dynamo  # noqa: F401 - DDP's constructor imports it: once here, not once in every rank
 
 
-def forked(ranks: int, folder: Path, work: Callable[[int], Any]) -> Any:
-    """What `work` gave to rank 0, by way of JSON. Ends the benchmark if a rank fails."""
+def forked(ranks: int, folder: Path, work: Callable[[int, list[object]], Any]) -> Any:
+    """What `work` gave to rank 0, by way of JSON. Ends the benchmark if a rank fails.
+
+    What `work` puts into its list is never freed: a DDP that is waits for gloo's threads with the
+    interpreter in its hand, and now and then one of them wants it (torch 2.13).
+    """
     children = []
+    kept: list[object] = []
     for rank in range(ranks):
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                answer = work(rank)
+                answer = work(rank, kept)
                 if rank == 0:
                     (folder / "answer").write_text(json.dumps(answer))
                 code = 0

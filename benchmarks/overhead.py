@@ -47,7 +47,9 @@ Round = dict[str, tuple[float, float]]
 """Seconds of a step, and of a processor for it, by loop."""
 
 
-def work(rank: int, folder: Path, names: Sequence[str], minutes: float) -> list[Round]:
+def work(
+    rank: int, folder: Path, names: Sequence[str], minutes: float, kept: list[object]
+) -> list[Round]:
     """Take turns until the time is over."""
     exactness.pin(1, "cpu", exact=False)
     dist.init_process_group(
@@ -58,6 +60,7 @@ def work(rank: int, folder: Path, names: Sequence[str], minutes: float) -> list[
         timeout=timedelta(seconds=300),
     )
     sides = {name: Side(ROWS[name], folder / name.replace(" ", "-"), rank) for name in names}
+    kept.append(sides)
     for side in sides.values():
         side.block()  # warms up
     rounds: list[Round] = []
@@ -137,7 +140,9 @@ def main() -> int:
     print(f"{where}; {RANKS} ranks, blocks of {BLOCK} steps")
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        rounds = forked(RANKS, place, lambda rank: work(rank, place, names, options.minutes))
+        rounds = forked(
+            RANKS, place, lambda rank, kept: work(rank, place, names, options.minutes, kept)
+        )
         bare = bare_us(place / "bare")
     wall, cpu = ratios(rounds, 0), ratios(rounds, 1)
     print(f"\n{len(rounds)} rounds; a step over one of the plain loop, and where 95 % lies")

@@ -102,7 +102,7 @@ class Loader:
             yield torch.ones(8, 64)
 
 
-def work(rank: int, store: Path, asked: Sequence[Run]) -> list[tuple[Any, ...]]:
+def work(rank: int, store: Path, asked: Sequence[Run], kept: list[object]) -> list[tuple[Any, ...]]:
     """Take all runs; rank 0 gives what the verdicts came to."""
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -115,6 +115,7 @@ def work(rank: int, store: Path, asked: Sequence[Run]) -> list[tuple[Any, ...]]:
     model, loader, pace = Sleeper(), Loader(), Pace()
     batches = Batches(loader, pace.enter)
     ddp = DistributedDataParallel(model)
+    kept.append(ddp)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-4)
     pace.watch(ddp)
     pace.watch_optimizer(optimizer)
@@ -184,7 +185,7 @@ def main() -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        told = forked(RANKS, place, lambda rank: work(rank, place / "store", asked))
+        told = forked(RANKS, place, lambda rank, kept: work(rank, place / "store", asked, kept))
     outcomes = [Outcome(tuple(named), tuple(lags), waited_s) for named, lags, waited_s in told]
     found = {slower: counted(slower, asked, outcomes) for slower in (0.0, *SLOWER)}
     print("\none rank slower by   named right   (and its cause)   named wrong   silent")
