@@ -131,7 +131,9 @@ def test_what_is_newer_wins_in_whichever_tier_it_is(run):
 def test_a_copy_off_the_chain_is_never_used(run):
     with beside(run) as saver:
         train(run, saver, 1, 2, 3)
-        assert run.choose(resume="fresh") == [None, None]
+        fresh = run.attempt(lambda rank: rank.found, resume="fresh", memory_every=100)
+        assert fresh == [None, None]
+        assert memories(saver, 0).keys() == {2, 3}
         assert train(run, saver) == [0, 0]
 
 
@@ -146,11 +148,11 @@ def test_another_number_of_ranks_finds_the_storage(run):
 
 def test_an_attempt_goes_on_in_the_same_memory_and_spares_what_it_resumed_from(run):
     with beside(run) as saver:
-        train(run, saver, 1, 2, 3)
-        slot.tear(writable(saver, 0, 3))
-        assert train(run, saver, 3) == [2, 2]
-        assert memories(saver, 1).keys() == {2, 3}
-        assert train(run, saver) == [3, 3]
+        train(run, saver, 1, 2, 3, 4)
+        slot.tear(writable(saver, 0, 4))
+        assert train(run, saver, 5) == [3, 3]
+        assert memories(saver, 1).keys() == {3, 5}
+        assert train(run, saver) == [5, 5]
         assert len(saver.desk.shelf.lend(None, 1.0)) == 4
 
 
