@@ -97,15 +97,8 @@ class Checkpointer:
             store,
             rank,
         )
-        self._agreement = Agreement(
-            rank,
-            attempt,
-            self._channel,
-            self._carrier,
-            self._spokesman,
-            deadline_s,
-            lambda: self._show(Mark.SAVING),
-        )
+        heard_by = (self._channel, self._carrier, self._spokesman)
+        self._agreement = Agreement(rank, attempt, *heard_by, deadline_s, self._show_saving)
         self._writer = Writer(self._carrier, self._first, self._agreement.forget)
         self._keeper = Keeper(
             self._copier, self._carrier, self._spokesman, self._channel, folder, on=keeps
@@ -299,6 +292,9 @@ class Checkpointer:
         except BaseException as error:  # noqa: BLE001  # some checkpoint errors are no `Exception`
             return None, said(error)
         return taken, None
+
+    def _show_saving(self) -> None:
+        self._show(Mark.SAVING)
 
     def _show(self, mark: Mark) -> None:
         if self._slot is not None:
