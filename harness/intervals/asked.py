@@ -83,9 +83,10 @@ def parse(text: str, tier: Tier) -> Asked:
 
 def _length(text: str) -> Length:
     words = text.strip()
-    if (steps := _STEPS.fullmatch(words)) is not None:
-        if int(steps[1]) == 0:
-            raise ValueError(f"{text!r} is no interval: write 'off' for none")
+    steps = _STEPS.fullmatch(words)
+    if words == "0" or (steps is not None and int(steps[1]) == 0):
+        raise ValueError(f"{text!r} is no interval: write 'off' for none")
+    if steps is not None:
         return Steps(int(steps[1]))
     try:
         length_s = duration_s(words)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.events import Tier
+from harness.intervals import asked as intervals
 from harness.quantities import BYTES, duration_s, quantity
 from harness.settings import Settings
 from launch import options
@@ -43,7 +45,7 @@ def doctor(argv: list[str]) -> int:
         limits=options.hangs(given),
         slowest_step_s=given.step,
         metrics_port=given.metrics_port,
-        memory=given.memory_every != "off",
+        memory=not isinstance(given.memory_every, intervals.Off),
     )
     found = findings(facts, asked)
     told = json.dumps(to_json(found, asked), indent=2) if given.json else text(found)
@@ -106,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
         "--keep", type=_count, default=keep, metavar="N", help=f"checkpoints kept (default: {keep})"
     )
     every = "as for `harness run`; 'off' keeps no copies in memory (default: auto)"
-    add("--memory-every", default="auto", metavar="INTERVAL", help=every)
+    add("--memory-every", type=_interval, default="auto", metavar="INTERVAL", help=every)
     add("--step", type=_time, metavar="TIME", help="the slowest normal step, as in 800ms")
     add("--metrics-port", type=_port, metavar="PORT", help="port of /metrics (default: 9464)")
     add("--json", action="store_true", help="one JSON object instead of the lines for people")
@@ -138,6 +140,13 @@ def _time(text_: str) -> float:
     if not 0 < seconds < options.LONGEST_S:
         raise argparse.ArgumentTypeError(f"{text_!r} is no time above 0")
     return seconds
+
+
+def _interval(text_: str) -> intervals.Asked:
+    try:
+        return intervals.parse(text_, Tier.MEMORY)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _port(text_: str) -> int:

@@ -54,6 +54,7 @@ def test_memory_has_a_closer_bound_of_its_own():
     ("text", "rule"),
     [
         ("20", "'20' has no unit"),
+        ("0", "'0' is no interval: write 'off' for none"),
         ("0 steps", "'0 steps' is no interval: write 'off' for none"),
         ("0s", "'0s' is no interval"),
         ("-3s", "'-3s' is no interval"),

@@ -40,6 +40,8 @@ def test_a_group_of_nccl_s_forms_on_the_gpus_that_are_there():
         (["--nproc-per-node", "0"], "'0' is no number from 1 to 4096"),
         (["--state", "4"], "'4' has no unit: write for example 4GB"),
         (["--state=-1GB"], "is no size above 0"),
+        (["--memory-every", "0"], "'0' is no interval: write 'off' for none"),
+        (["--memory-every", "often"], "'often' is not a duration"),
         (["--step", "3"], "'3' has no unit"),
         (["--metrics-port", "65536"], "is no TCP port"),
         (["--hang-after", "soon"], "invalid float value: 'soon'"),
