@@ -11,6 +11,8 @@ from harness.quantities import duration_s
 
 FORMS = "'20 steps', '30s', 'auto', 'auto 10s..10min' or 'off'"
 """Everything that can be asked for, by example."""
+_LONGEST = 80
+"""No interval takes more characters; what a damaged file holds is not repeated whole."""
 _STEPS = re.compile(r"(\d{1,18}) ?steps?")
 _AUTO = re.compile(r"auto(?: (.*)\.\.(.*))?")
 
@@ -68,6 +70,8 @@ MOST: dict[Tier, Length] = {Tier.MEMORY: Seconds(600.0), Tier.STORAGE: Seconds(1
 def parse(text: str, tier: Tier) -> Asked:
     """What `text` asks of `tier`. Raises `ValueError` that names the rule and the way out."""
     words = " ".join(text.split())
+    if len(words) > _LONGEST:
+        raise ValueError(f"{words[:_LONGEST]!r}… is no interval: write {FORMS}")
     if words == "off":
         return Off()
     if (bounds := _AUTO.fullmatch(words)) is not None:

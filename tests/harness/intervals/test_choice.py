@@ -58,6 +58,7 @@ def test_memory_has_a_closer_bound_of_its_own():
         ("0 steps", "'0 steps' is no interval: write 'off' for none"),
         ("0s", "'0s' is no interval"),
         ("-3s", "'-3s' is no interval"),
+        ("7" * 5000, "7'… is no interval: write '20 steps'"),
         ("often", "'often' is not a duration"),
         ("auto 10min..10s", "has bounds the wrong way round"),
         ("auto 10..20s", "'10' has no unit"),
