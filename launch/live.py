@@ -19,6 +19,7 @@ from harness import slots
 from harness.cache import Following
 from harness.journal import HORIZON_NS
 from harness.rundir import RunDir
+from launch import served
 from launch.news import news, seen
 from launch.status import Pace, Status, status
 
@@ -65,6 +66,7 @@ class Live:
         self._following = Following(self._run_dir)
         self._following.poll()
         self._seen = seen(self._following.fold)
+        self._page = served.page(self._run_dir)  # an exporter that was killed left it
         self._said_s = self._clock_s()
         if self._console.is_terminal:
             self._moving = Moving(console=self._console, auto_refresh=False, transient=True)
@@ -74,7 +76,15 @@ class Live:
     def _look(self) -> None:
         self._looked_s = self._clock_s()
         self._following.poll()
+        self._say_where_it_is_served()
         self._show()
+
+    def _say_where_it_is_served(self) -> None:
+        page = served.page(self._run_dir)
+        if page and page != self._page:
+            line = f"metrics at {page}metrics, a page at {page}"
+            self._console.print(line, markup=False, soft_wrap=True)
+        self._page = page or self._page
 
     def _look_to_the_end(self) -> None:
         """What the log says in its last second too."""

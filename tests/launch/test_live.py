@@ -1,4 +1,5 @@
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,28 @@ def test_what_happened_before_the_launcher_came_is_no_news(tmp_path):
     run_dir = stories.write(tmp_path / "run", stories.KILLED_ONCE)
     assert watched(run_dir, ()) == [
         "step 4/10 · loss 4.0000 · goodput 37.5% · finished · attempt 1 · last fault: kill rank 1"
+    ]
+
+
+def exporter(port: int) -> str:
+    return json.dumps([{"targets": [f"[::1]:{port}"], "labels": {"__scheme__": "https"}}])
+
+
+def test_where_the_run_is_served_is_said_once_and_again_when_it_moves(tmp_path):
+    run_dir, clock, out = stories.write(tmp_path / "run", ()), Hands(), io.StringIO()
+    run_dir.exporter.write_text(exporter(1))  # of an exporter that was killed
+    with Live(run_dir, out=out, clock_s=clock) as live:
+        for text in (exporter(1), exporter(2), exporter(2), "half of a fi", "{}", exporter(3)):
+            run_dir.exporter.write_text(text)
+            clock.now_s += LOOK_S
+            live.poll()
+        run_dir.exporter.unlink()
+        clock.now_s += LOOK_S
+        live.poll()
+    said = [line for line in out.getvalue().splitlines() if line.startswith("metrics")]
+    assert said == [
+        "metrics at https://[::1]:2/metrics, a page at https://[::1]:2/",
+        "metrics at https://[::1]:3/metrics, a page at https://[::1]:3/",
     ]
 
 
