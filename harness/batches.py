@@ -1,5 +1,6 @@
 """What the training loop takes its batches from; here a batch counts as consumed, and not before."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
@@ -13,6 +14,7 @@ from harness.sampler import ResumableSampler, place
 from harness.shield import shield
 from harness.slots import Stage
 
+LOG = logging.getLogger("harness")
 Batch = TypeVar("Batch")
 
 
@@ -78,6 +80,24 @@ class Batches(Generic[Batch]):
             getattr(self.loader, name, None) for name in ("batch_sampler", "sampler", "dataset")
         )
         return [self.loader, *parts]
+
+    def check_kept(self, holds: Callable[[object], bool], leads: bool) -> None:
+        """Refuse, or say on the rank that `leads`, that the place in the data is in no checkpoint.
+
+        `holds` tells what is protected. Raises `ValueError`.
+        """
+        if any(map(holds, self.keepers())):
+            return
+        if self.sampler is not None:
+            raise ValueError(
+                "job.batches draws by a ResumableSampler that is not protected, so a resume would"
+                " begin the data anew: add it, as in job.protect(data=sampler)"
+            )
+        if leads:
+            LOG.warning(
+                "harness: the place in the data is in no checkpoint, so a resume begins the loader"
+                " anew: draw by harness.ResumableSampler, or protect what knows the place"
+            )
 
     def take_ids(self) -> NDArray[np.int64]:
         """Ids of this rank's samples consumed since the last call, in order."""
