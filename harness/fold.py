@@ -56,6 +56,10 @@ class TimelineError(ValueError):
     """The log says something that cannot have happened."""
 
 
+_LEAST_STEP: Mapping[type[Event], int] = {StepFinished: 1, TrainingResumed: 0}
+"""The first step is 1, and a start from nothing is at 0."""
+
+
 @dataclass(slots=True)
 class Fold(Lives):
     """Folds a log. Entries come in the order of their instants; see `Account` for what it knows."""
@@ -86,6 +90,11 @@ class Fold(Lives):
     def _admit(self, entry: Entry, kind: type[Event], at_ns: int) -> list[Segment]:
         """Check the entry against the table; an attempt whose beginning nobody saw begins here."""
         event = entry.event
+        least = _LEAST_STEP.get(kind)
+        if least is not None and event.step < least:  # type: ignore[attr-defined]  # those have it
+            raise TimelineError(
+                f"{kind.__name__} of step {event.step}: it is {least} at least"  # type: ignore[attr-defined]
+            )
         if (
             isinstance(event, RunStarted | AttemptStarted)
             and not 0 < event.world_size <= MOST_RANKS

@@ -163,4 +163,5 @@ def may_ask(host: str | None) -> bool:
 
 def say(line: str) -> None:
     """Tell people on standard error."""
-    print(f"harness export: {line}", file=sys.stderr, flush=True)  # noqa: T201
+    with suppress(OSError):  # nobody listens, or the disk is full
+        print(f"harness export: {line}", file=sys.stderr, flush=True)  # noqa: T201

@@ -1,6 +1,7 @@
 """What every test is held to: it leaves no process, no shared memory and no listening port."""
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,8 @@ __all__ = [
 ]  # fixtures for everyone
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Whatever shell began this: one that does so in the background leaves SIGINT ignored, by all that is started.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _left_behind() -> set[str]:

@@ -159,7 +159,10 @@ class Crew:
     # ── one save ────────────────────────────────────────────────────────────────────────────
 
     def _see_through(self, save: Save) -> None:
-        ended = self._concluded(save)
+        try:
+            ended = self._concluded(save)
+        except BaseException as error:  # noqa: BLE001  # ranks wait for a word, whatever went wrong
+            ended = Ended(save.number, False, why(error))
         with self._changed:
             del self._saves[save.number]
             self._ended = max(self._ended, ended, key=lambda one: one.number)

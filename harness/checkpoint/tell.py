@@ -1,6 +1,7 @@
 """Who is told of what happens to checkpoints: the log, and people."""
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,8 +21,9 @@ def said(error: BaseException) -> str:
 
 
 def warn(line: str) -> None:
-    """One line for people."""
-    sys.stderr.write(f"harness: {line}\n")
+    """One line for people; that nobody listens, or that the disk it goes to is full, stops nothing."""
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"harness: {line}\n")
 
 
 @dataclass(frozen=True, slots=True)

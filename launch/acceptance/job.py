@@ -1,6 +1,7 @@
 """The job of `harness gpu-acceptance`; the script that its ranks run. A residual net on drawn numbers."""
 
 import argparse
+import gc
 import os
 import time
 
@@ -110,6 +111,9 @@ def bare(asked: argparse.Namespace) -> None:
         step(model, optimizer, inputs.to(device))
         clock.tick(number)
     clock.tell(rank)
+    # torch may wait for ever in a DDP that is freed after its group is gone.
+    del model, optimizer
+    gc.collect()
     dist.destroy_process_group()
 
 

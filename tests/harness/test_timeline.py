@@ -17,6 +17,7 @@ from harness.events import (
     Entry,
     EvaluationFinished,
     EvaluationStarted,
+    Event,
     FailureDetected,
     FaultConfirmed,
     FaultInjected,
@@ -54,7 +55,7 @@ from harness.saves import RejectedCheckpoint
 from harness.segments import Segment
 from harness.sightings import Fault, FaultState, Scope
 from harness.tallies import Rank, Reading
-from harness.timeline import Timeline, timeline
+from harness.timeline import Timeline, TimelineError, timeline
 from tests.harness.runs import S, log, prefixes, start, step, walks
 
 KILLED = FailureDetected(1, Cause.SIGNAL, "rank 1: SIGKILL")
@@ -1004,3 +1005,17 @@ def test_a_save_that_stops_training_twice_is_one_save_that_took_both_times():
     assert (saves.started, saves.committed, saves.stalls.count) == (1, 1, 2)
     assert (saves.stalls.total_ns, saves.commits.total_ns) == (3 * S // 4, 2 * S)
     assert account.totals[Phase.SAVE_STALL] == 3 * S // 4
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        (step(0), "StepFinished of step 0: it is 1 at least"),
+        (step(-1), "StepFinished of step -1: it is 1 at least"),
+        (TrainingResumed(-1, None), "TrainingResumed of step -1: it is 0 at least"),
+    ],
+)
+def test_a_step_before_the_first_cannot_have_happened(event: Event, said: str):
+    before = start()[:3] if isinstance(event, TrainingResumed) else start()[:4]
+    with pytest.raises(TimelineError, match=said):
+        timeline(log(*before, (8, 1, event)))

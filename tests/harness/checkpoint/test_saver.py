@@ -27,7 +27,7 @@ from harness.events import SaveCommitted, SaveFailed, SaveStarted, Tier
 from harness.rundir import RunDir
 from harness.settings import Record
 from tests.harness.checkpoint.hand import handed, hello
-from tests.harness.checkpoint.world import DEADLINE_S, Beside, Rank, Run, SlowDisk
+from tests.harness.checkpoint.world import DEADLINE_S, Beside, FullDisk, Rank, Run, SlowDisk
 
 GONE = "rank 1 was gone before its share was copied"
 
@@ -444,3 +444,20 @@ def test_memory_and_descriptors_stay_flat_over_300_saves(run):
     for before, after in zip(used["10"], used["300"], strict=True):
         assert after["resident_bytes"] - before["resident_bytes"] < 1_500_000
         assert after["descriptors"] == before["descriptors"]
+
+
+def test_ranks_hear_of_a_failed_save_though_the_disk_is_too_full_to_say_so(run, monkeypatch):
+    def body(rank: Rank) -> bool:
+        if rank.rank == 0:
+            monkeypatch.setattr(sys, "stderr", full)
+        together.wait()
+        return rank.save(10)
+
+    together = threading.Barrier(2)
+    full = Path("/dev/full").open("w", buffering=1)  # noqa: SIM115 - closing it fails, too
+    try:
+        with beside(run):
+            assert run.attempt(body, files={1: FullDisk(1)}) == [False, False]
+    finally:
+        with suppress(OSError):
+            full.close()
