@@ -1,6 +1,7 @@
 """`examples/train_gpt.py`, with what the environment asks for done to it.
 
-KILL       `attempt:rank:step,…`: that rank kills itself as that step of that attempt begins.
+KILL       `attempt:rank:step,…`: that rank kills itself as that step of that attempt begins, …
+COMMITTED  … once a checkpoint of this step or a later one is there, if this is given.
 WAIT       likewise: that rank waits there for somebody to kill it.
 MUTANT     what restoring leaves out: `momentum`, `schedule`, `rng` or `data`; or `buckets`, which
            leaves DDP's own order of reduction as it is.
@@ -11,6 +12,7 @@ import os
 import runpy
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,16 @@ def end_as_asked() -> None:
 
 
 def die() -> None:
+    kept = Path(os.environ.get("HARNESS_RUN_DIR", "")) / "checkpoints"
+    least, until_s = int(os.environ.get("COMMITTED", "0")), time.monotonic() + 60
+    while newest_in(kept) < least and time.monotonic() < until_s:
+        time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def newest_in(kept: Path) -> int:
+    """The last step that is committed; 0 for none."""
+    return max((int(it.parent.name.split("-")[1]) for it in kept.glob("*/commit.json")), default=0)
 
 
 def wait() -> None:

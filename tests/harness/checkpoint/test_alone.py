@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,19 @@ A_WHILE_S = 0.5
 @pytest.fixture
 def run(tmp_path):
     return Run(tmp_path / "checkpoints")
+
+
+class FullBeside(FullDisk):
+    """Full, and found to be once someone writes to the slow one."""
+
+    def __init__(self, slow: SlowDisk) -> None:
+        super().__init__(0)
+        self._slow = slow
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        if mode == "wb" and "/attempts/" not in path:
+            assert self._slow.reached.wait(DEADLINE_S)
+        return super()._open(path, mode, **options)
 
 
 def test_a_save_that_failed_is_gone_though_another_rank_was_still_writing(run, monkeypatch):
@@ -45,7 +59,7 @@ def test_a_save_that_failed_is_gone_though_another_rank_was_still_writing(run, m
     releasing = threading.Thread(target=release)
     releasing.start()
 
-    saved = run.attempt(lambda rank: rank.save(10), 3, files={1: FullDisk(0), 2: slow})
+    saved = run.attempt(lambda rank: rank.save(10), 3, files={1: FullBeside(slow), 2: slow})
     releasing.join()
 
     assert (saved, early) == ([False] * 3, [False])
@@ -86,7 +100,7 @@ def test_a_rank_that_still_writes_for_a_save_that_failed_stops_at_the_next_porti
     releasing = threading.Thread(target=release)
     releasing.start()
 
-    saved = run.attempt(lambda rank: rank.save(10), 3, files={1: FullDisk(0), 2: slow})
+    saved = run.attempt(lambda rank: rank.save(10), 3, files={1: FullBeside(slow), 2: slow})
     releasing.join()
 
     assert saved == [False] * 3
