@@ -18,8 +18,8 @@ from typing import Any
 LEAST_KILLS = 3
 LEARNT = 2.5
 """Nats a byte on held-out text; an untrained model has 5.5."""
-# Kills come with a mean gap of a sixth of what the twin took. This seed spreads five of them over
-# three quarters of that time, so that a run of any speed meets at least three.
+# Kills come with a mean gap of a ninth of what the twin took. This seed spreads five of them over
+# half of that time, so that a run of any speed meets at least three.
 SEED = 254
 PLAN = """\
 # Kill a random rank at exponential intervals. Written by examples/demo.py.
@@ -73,7 +73,7 @@ def main() -> int:
         return fail(f"the run without faults failed: see {twin}/logs")
     undisturbed = report(twin)
     plan = options.into / "demo.faults.toml"
-    mtbf_s = undisturbed["state_seconds"]["work"] / 6
+    mtbf_s = undisturbed["state_seconds"]["work"] / 9
     plan.write_text(PLAN.format(seed=SEED, mtbf_s=mtbf_s))
     harness("faults", "show", str(plan), "--ranks", "2")
     if harness("run", "--run", str(run), "--faults", str(plan), *job):
