@@ -34,6 +34,7 @@ from launch.rank import Program
 CLOSE_TIMEOUT_S = 10.0
 """Longest wait for a fork server to end: one whose children do not die of SIGKILL never does."""
 WAKE_EACH_S = 1.0
+"""How often, while an answer is awaited, it is looked whether the fork server stands still."""
 
 
 class ForkServerLostError(Exception):

@@ -82,17 +82,7 @@ class Folder:
     @property
     def is_live(self) -> bool:
         """True while its run is: nobody may take it away."""
-        try:
-            lock = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(lock)
-        return self._launcher_lives() or self._is_led()
+        return _is_held(self.path) or self._launcher_lives() or self._is_led()
 
     def _owner(self) -> dict[str, object]:
         try:
@@ -116,8 +106,13 @@ class Folder:
 
 def is_led(run_dir: RunDir) -> bool:
     """True while a launcher is at work in the run's directory."""
+    return _is_held(run_dir.path)
+
+
+def _is_held(folder: Path) -> bool:
+    """True while some process holds a lock on `folder`, in whatever mode."""
     try:
-        lock = os.open(run_dir.path, os.O_RDONLY | os.O_CLOEXEC)
+        lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:

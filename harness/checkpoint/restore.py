@@ -49,7 +49,8 @@ def choose(
     `resume` is `auto`, `fresh` or a step. Ranks of one `node` share what they read; None is the
     machine that this is. Raises `RestoreError`, on all ranks alike, if a step that was asked for is
     not there whole, if nothing is whole where something was committed, or if a rank is not heard of
-    for `deadline_s` seconds; `OutageError`, which is one, if the storage cannot be asked. `alive` is called for each portion that this rank reads.
+    for `deadline_s` seconds; `OutageError`, which is one, if the storage cannot be asked. `alive` is
+    called for each portion that this rank reads.
     """
     reach(Point.RESTORE)
     channel = Channel(messages, f"restore-{attempt}/")
