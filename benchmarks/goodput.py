@@ -36,7 +36,7 @@ from harness.beginning import start_ticks
 
 ROOT = Path(__file__).resolve().parent.parent
 SIDES = {
-    "ours": "harness run, intervals chosen by itself",
+    "ours": "harness run, memory tier",
     "torch-save": "DDP + torch.save on rank 0 at Young's interval, torchrun",
     "async-save": "DDP + DCP async_save at Young's interval, torchrun",
 }
