@@ -1,6 +1,7 @@
 """The loops that `benchmarks.overhead` compares: plain, and with what the harness adds to it."""
 
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,8 +16,11 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
+from benchmarks.together import checkpointer, messages, opened
 from harness import exactness
 from harness.batches import Batches
+from harness.checkpoint.overlap import Overlap, pays
+from harness.checkpoint.save import Checkpointer
 from harness.components import Protected
 from harness.rundir import RunDir
 from harness.settings import Settings
@@ -48,12 +52,16 @@ class Signal(Enum):
     HEALTH = auto()
     REPLICAS = auto()
     AUDIT = auto()
+    MEMORY = auto()
+    """Copies of the state for the memory tier: no signal, but what protection costs."""
 
 
-PLAIN, AGAIN, ALL = "plain", "plain again", "all"
+PLAIN, AGAIN, ALL, SAVED = "plain", "plain again", "all", "all, dense saves"
+_ALL = frozenset(Signal) - {Signal.AUDIT, Signal.MEMORY}
 ROWS: Mapping[str, frozenset[Signal]] = {
     PLAIN: frozenset(),
-    ALL: frozenset(Signal) - {Signal.AUDIT},
+    ALL: _ALL,
+    SAVED: _ALL | {Signal.MEMORY},
     "own time": frozenset({Signal.OWN_TIME}),
     "events": frozenset({Signal.EVENTS}),
     "health": frozenset({Signal.HEALTH}),
@@ -67,7 +75,10 @@ ROWS: Mapping[str, frozenset[Signal]] = {
 class Side:
     """A loop of its own: model, optimizer, data, and what watches over them."""
 
-    def __init__(self, signals: frozenset[Signal], folder: Path, rank: int) -> None:
+    def __init__(
+        self, signals: frozenset[Signal], folder: Path, rank: int, told: Mapping[str, Any]
+    ) -> None:
+        """`told` is what `together.checkpointer` needs."""
         run_dir = RunDir.at(folder)
         run_dir.create()
         torch.manual_seed(0)
@@ -104,6 +115,17 @@ class Side:
             self.audit = Audit(self.voice, settings, rank, RANKS)
             self.loss = self.audit.watch(self.model, lambda model, batch: model(*batch))
             self.optimizer.register_step_pre_hook(lambda *_: self.audit.before_update())
+        self.protected = protected
+        self.saver: Checkpointer | None = None
+        self.blocked_s: list[float] = []
+        """How long each save stopped this rank."""
+        if Signal.MEMORY in signals:
+            self.saver = self._saving(told)
+
+    def close(self) -> None:
+        """Leave nothing in memory."""
+        if self.saver is not None:
+            self.saver.close(over=True)
 
     def block(self) -> tuple[float, float]:
         """Seconds that a block of steps takes, of both ranks together, and of this processor."""
@@ -147,6 +169,30 @@ class Side:
             self.log.pace.stop()
         elif Signal.HEALTH in self.signals:
             self.log.observed.take(self.number)
+        if self.saver is not None:
+            began = time.perf_counter()
+            self.saver.at_step(self.number, self.protected.shared, self._own)
+            if self.number % BLOCK == 0:
+                self.blocked_s.append(time.perf_counter() - began)
+
+    def _saving(self, told: Mapping[str, Any]) -> Checkpointer:
+        """As a job under `harness run` saves, once in a block."""
+        cores = len(os.sched_getaffinity(0)), RANKS, 1
+        overlap = Overlap(self.protected.still, print, pays("auto", "cpu", *cores))
+        saver = checkpointer(
+            told,
+            opened(told),
+            messages(told["rank"]),
+            every_steps=0,
+            memory_every=BLOCK,
+            overlap=overlap,
+        )
+        self.optimizer.register_step_pre_hook(lambda *_: saver.settle())
+        saver.prepare(self.protected.shared, self._own, fresh=True)
+        return saver
+
+    def _own(self) -> dict[str, Any]:
+        return {**self.protected.own(), "rng": exactness.capture_rng()}
 
     def _loss(self, batch: Any) -> Tensor:
         loss: Tensor = self.model(*batch)

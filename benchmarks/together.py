@@ -87,6 +87,16 @@ def group(told: Mapping[str, Any]) -> Iterator[dist.TCPStore]:
     dist.destroy_process_group()
 
 
+def messages(rank: int) -> dist.Store:
+    """A store for messages, hosted by rank 0 of the group that there is."""
+    hosted = None
+    if rank == 0:
+        hosted = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    port = torch.tensor([0 if hosted is None else hosted.port])
+    dist.broadcast(port, 0)
+    return hosted or dist.TCPStore("127.0.0.1", int(port), wait_for_workers=False)
+
+
 def opened(told: Mapping[str, Any]) -> Store:
     """The storage of the run that `saver` serves."""
     asked = settings.values(settings.resolve([]))
