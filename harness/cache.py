@@ -27,7 +27,7 @@ CODE = (
     "account events fold histogram journal ledger lines lives phases recent recovery saves segments"
     " sightings signals.findings signals.speed signals.straggler signals.tally tallies"
 )
-"""The modules that the fold depends on; when any of them changes, every cache is outdated."""
+"""Modules and packages that the fold depends on; when any changes, every cache is outdated."""
 
 _CHECK_BYTES = 4096
 _DIGEST_BYTES = 8
@@ -158,5 +158,7 @@ def _code() -> str:
     here = Path(__file__).parent
     digest = xxhash.xxh3_64()
     for name in CODE.split():
-        digest.update((here / f"{name.replace('.', '/')}.py").read_bytes())
+        place = here / name.replace(".", "/")
+        for file in sorted(place.glob("*.py")) or [place.with_suffix(".py")]:
+            digest.update(file.read_bytes())
     return digest.hexdigest()
