@@ -5,7 +5,8 @@ us, survivors die at once and with their children, each attempt meets on a store
 number of an attempt is the job's.
 """
 
-from collections.abc import Callable, Iterator
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -29,10 +30,11 @@ from torch.distributed.elastic.rendezvous import (
 
 from harness.drain import REQUEST
 from harness.rundir import RunDir
-from launch import witness
+from launch import processes, witness
 from launch.environment import ADDRESS, Place, Shared, environment
 from launch.exits import Drained, Exit, Failed, Finished, Going, Judgement, judge
 from launch.orders import Order
+from launch.processes import STOPPED
 from launch.spawner import Spawner
 
 STORE_TIMEOUT = timedelta(minutes=5)
@@ -165,6 +167,16 @@ class Agent(SimpleElasticAgent):
     def signal(self, number: int) -> None:
         """Send a signal to every rank that lives."""
         self.spawner.signal(number, [name_of(rank) for rank in self.alive()], forced=True)
+
+    def wake(self, ranks: Sequence[int]) -> list[int]:
+        """Have those of `ranks` go on that live and were stopped by a signal; gives which."""
+        pids = self.pids()
+        stopped = [
+            rank for rank in ranks if rank in pids and processes.state(pids[rank]) == STOPPED
+        ]
+        if stopped:
+            self.spawner.signal(signal.SIGCONT, [name_of(rank) for rank in stopped], forced=True)
+        return stopped
 
     def request_drain(self) -> None:
         """Ask the ranks, through their store, to save at the next step boundary and leave."""

@@ -168,6 +168,8 @@ class Course:
         if self._requests.drain_until is not None:
             return GraceExceeded() if _is_past(self._requests.drain_until) else None
         alarm = self._lookout.look(agent.run_dir, agent.alive())
+        for rank in agent.wake(self._lookout.done):
+            self._say(f"rank {rank} is done and had been stopped by a signal: it was told to go on")
         return None if alarm is None else Hung(alarm)
 
     def _settled(self, agent: Agent, exits: tuple[Exit, ...]) -> tuple[Exit, ...]:
@@ -183,8 +185,9 @@ class Course:
     def _patience_s(self) -> float:
         deadlines = (self._settle_until, self._requests.drain_until, self._requests.leave_until)
         until = [deadline - time.monotonic() for deadline in deadlines if deadline is not None]
-        look_s = self._lookout.due_s()
-        return max(0.0, min([TICK_S, *until] if look_s is None else [TICK_S, look_s, *until]))
+        # Ranks that leave, or have failed, are not looked at: a look would stay due, and nobody rest.
+        look_s = None if until else self._lookout.due_s()
+        return max(0.0, min([TICK_S, *until] if look_s is None else [TICK_S, look_s]))
 
     def _needed(self) -> tuple[str, ...] | None:
         """Which companions are worth starting again; None for all."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from harness import slots
 from harness.rundir import RunDir
+from harness.slots import Mark, Slot
 from launch import progress, watchdog, witness
 from launch.progress import NS, Watched
 from launch.watchdog import Alarm, Alive, Limits
@@ -29,10 +30,12 @@ class Lookout:
         self._alarms = 0
         self._best_step = -1
         self._said = False
+        self.done: Sequence[int] = ()
+        """Ranks that were seen to be done and to live: no limit is for them."""
 
     def attempt_begins(self, attempt: int, ranks: int) -> None:
         """Forget the ranks of the attempt before."""
-        self._attempt = attempt
+        self._attempt, self.done = attempt, ()
         self._watched = progress.begin(time.monotonic_ns(), ranks, self._watched)
 
     def due_s(self) -> float | None:
@@ -50,6 +53,7 @@ class Lookout:
         watched = progress.look(self._watched, time.monotonic_ns(), self._attempt, found)
         self._watched = watched
         self._note_best(watched)
+        self.done = [rank for rank in alive if _is_done(watched.ranks[rank].slot)]
         living = {rank: watched.ranks[rank] for rank in alive}
         limits = replace(self._limits, times=PATIENCE**self._alarms)
         match watchdog.decide(watched.clock_ns, living, watched.steps, limits):
@@ -73,3 +77,7 @@ class Lookout:
             after_s = alarm.silent_ns / NS
             self._say(f"no rank has called harness.join after {after_s:.0f} s: hangs go unnoticed")
         return False
+
+
+def _is_done(slot: Slot | None) -> bool:
+    return slot is not None and slot.mark is Mark.FINISHED

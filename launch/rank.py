@@ -33,6 +33,8 @@ STACKS_SIGNAL = signal.SIGRTMIN + 5
 INTERRUPTED = 130
 TEARDOWN_S = 10.0
 """Longest tear-down of a rank that failed: a library may wait for peers that are gone for ever."""
+LAST_TEARDOWN_S = 60.0
+"""The same of one that is done, for whose end nobody waits to start again."""
 
 
 class Kind(StrEnum):
@@ -96,6 +98,8 @@ def play_forked(program: Program, stacks: str, not_for_it: tuple[str, ...]) -> N
 
 def play(program: Program, stacks: str) -> NoReturn:
     """Run `program` as `python` would, and record the exception that ends it. Ends in `SystemExit`."""
+    # The first to be registered runs after all that the script registers.
+    atexit.register(_bound_teardown, os.environ.get("HARNESS_RUN_DIR"), os.environ.get("RANK"))
     faulthandler.enable(all_threads=True)
     faulthandler.register(STACKS_SIGNAL, file=Path(stacks).open("w"), all_threads=True)  # noqa: SIM115
     try:
@@ -139,6 +143,20 @@ def _leave_at_once(status: int) -> NoReturn:
             opened.flush()
     ctypes.CDLL(None).fflush(None)
     os._exit(status)
+
+
+def _bound_teardown(run_dir: str | None, rank: str | None) -> None:
+    """See that a rank whose work is done ends: no limit of the launcher's is for it any more.
+
+    What is left when this runs is Python's own: every module is taken apart, with what the script left
+    there. A rank whose work is not done may go on, as its exit code would be taken for a failure.
+    """
+    slots, rundir = (sys.modules.get(f"harness.{name}") for name in ("slots", "rundir"))
+    if slots is None or rundir is None or run_dir is None or rank is None:
+        return
+    slot = slots.read(rundir.RunDir.at(run_dir).slot(int(rank)))
+    if slot is not None and slot.pid == os.getpid() and slot.mark is slots.Mark.FINISHED:
+        faulthandler.dump_traceback_later(LAST_TEARDOWN_S, exit=True)
 
 
 def open_streams() -> None:

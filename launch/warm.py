@@ -59,7 +59,7 @@ def preload(names: Iterable[str], folder: str) -> dict[str, str]:
             before = _state()
             try:
                 importlib.import_module(name)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise ImportError(f"{name}: {type(error).__name__}: {error}") from error
             if harm := _harm(before, _state()):
                 harmful[name] = harm

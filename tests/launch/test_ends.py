@@ -3,7 +3,9 @@
 import json
 import shutil
 import signal
+import time
 
+import psutil
 import pytest
 
 from harness.events import (
@@ -12,6 +14,7 @@ from harness.events import (
     DrainRequested,
     FailureDetected,
     Outcome,
+    RanksStopped,
     RunFinished,
     RunStarted,
     SaveCommitted,
@@ -151,6 +154,50 @@ def test_a_crash_in_the_tear_down_after_the_last_step_is_only_a_warning(bench: B
             "rank 1 ended with SIGSEGV in its tear-down, after the job was done",
         )
     ]
+
+
+DONE = """\
+import ctypes, os, signal, sys
+import harness
+job = harness.join()
+list(job.steps(2))
+if job.rank == 1:
+    {deed}
+"""
+
+
+def test_a_rank_that_is_stopped_after_the_last_step_is_told_to_go_on(bench: Bench):
+    script = bench.write("s.py", DONE.format(deed="os.kill(os.getpid(), signal.SIGSTOP)"))
+    assert bench.launch(script, ranks=2).wait() == 0
+    assert bench.events(RunFinished) == [RunFinished(Outcome.FINISHED)]
+
+
+def test_a_rank_that_never_ends_its_tear_down_after_the_last_step_is_ended(bench: Bench):
+    bench.write("brief.py", "from launch import rank\n")
+    late = "type('Late', (), {'__del__': lambda _, c=ctypes.PyDLL(None): c.sleep(9999)})()"
+    deed = f"import brief; brief.rank.LAST_TEARDOWN_S = 0.3; sys.late = {late}"
+    script = bench.write("s.py", DONE.format(deed=deed))
+    assert bench.launch("--preload", "brief", script, ranks=2).wait() == 0
+    assert bench.events(RunFinished) == [
+        RunFinished(
+            Outcome.FINISHED,
+            "rank 1 ended with exit code 1 in its tear-down, after the job was done",
+        )
+    ]
+    assert "Timeout" in bench.printed(1, 1, "err")
+
+
+def test_a_launcher_rests_while_its_ranks_leave(bench: Bench):
+    run = bench.launch("--grace", "2", "steps.py", "9", environment={"STEP_S": "1000"})
+    until(lambda: bench.events(TrainingResumed), "a step under way")
+    run.signal(signal.SIGTERM)
+    until(lambda: bench.events(DrainRequested), "it heard")
+    launcher = psutil.Process(run.pid)
+    before, since_s = launcher.cpu_times(), time.monotonic()
+    until(lambda: bench.events(RanksStopped), "its grace is over")
+    after, lasted_s = launcher.cpu_times(), time.monotonic() - since_s
+    assert after.user + after.system - before.user - before.system < lasted_s / 3
+    assert run.wait(20) == 75
 
 
 def test_a_mistake_at_one_step_is_given_up_before_the_budget_is_spent(bench: Bench):

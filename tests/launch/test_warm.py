@@ -64,4 +64,7 @@ def test_a_module_that_cannot_be_imported_says_why_and_leaves_nothing_in_the_pat
         warm.preload(["warm_broken"], str(folder))
     with pytest.raises(ImportError, match=r"^warm_nowhere: ModuleNotFoundError: No module named"):
         warm.preload(["warm_nowhere"], str(folder))
+    (folder / "warm_script.py").write_text("raise SystemExit(3)\n")
+    with pytest.raises(ImportError, match=r"^warm_script: SystemExit: 3$"):
+        warm.preload(["warm_script"], str(folder))
     assert sys.path == before
