@@ -68,10 +68,9 @@ class Recollection:
 
     def manifest(self, place: Place) -> tuple[Manifest, bytes]:
         """What the shares at `place` make up, and its state. Raises `DamagedError`."""
-        kepts = sorted(
-            (kept for kept in self._kept() if kept.label.place == place),
-            key=lambda kept: kept.label.rank,
-        )
+        # A last save may have been copied twice: then both slots of a rank hold the same state.
+        shares = {kept.label.rank: kept for kept in self._kept() if kept.label.place == place}
+        kepts = [shares[rank] for rank in sorted(shares)]
         if len({kept.about.share.layout for kept in kepts}) > 1:
             raise DamagedError(Rejection.TORN, "the shares are not of one state")
         reports = [report(kept.about.share, _files(kept)) for kept in kepts]
@@ -92,9 +91,7 @@ class Recollection:
     def pour(self, place: Place, arena: Arena) -> None:
         """Put this rank's share into the arena, and count it. Raises `DamagedError`."""
         with told_as_damage():
-            kept = next((it for it in self._kept(self._rank) if it.label.place == place), None)
-            if kept is None:
-                raise DamagedError(Rejection.MISSING, "this rank's share is not in memory")
+            kept = self._mine(place, arena.manifest)
             where = spans(arena.manifest, arena.layout)
             for shard in kept.about.share.shards:
                 content = kept.memory[shard.begin : shard.begin + shard.size_bytes]
@@ -110,6 +107,13 @@ class Recollection:
         loans = self._loans or ()
         slots = (loan.slot for loan in loans if loan.view is kept.memory)
         self.resumed = (next(slots), place.step)
+
+    def _mine(self, place: Place, manifest: Manifest) -> Kept:
+        """This rank's copy: of two of one state, the one that is in the manifest."""
+        mine = [kept for kept in self._kept(self._rank) if kept.label.place == place]
+        if not mine:
+            raise DamagedError(Rejection.MISSING, "this rank's share is not in memory")
+        return max(mine, key=lambda kept: _files(kept).items() <= manifest.files.items())
 
     def adopt(self) -> dict[int, Memory]:
         """This rank's memories, to go on with; but for one that a save is being written out of."""
