@@ -84,29 +84,28 @@ class Buffers:
     ) -> None:
         """`make` gives a slot its memory, by its number and size."""
         self._make = make
-        self._slots = [_Slot() for _ in range(slots)]
+        self._slots = {number: _Slot() for number in range(slots)}
         self._reserving: threading.Thread | None = None
 
     @property
     def size_bytes(self) -> int:
         """Bytes held, whether or not a save uses them."""
-        return sum(slot.memory.size_bytes for slot in self._slots if slot.memory is not None)
+        return sum(memory.size_bytes for memory in self.held().values())
 
     def adopt(self, found: Mapping[int, Memory], resumed: int | None, step: int) -> None:
         """Go on with the memory of a rank before this one; slot `resumed` holds the state of `step`."""
         for number, memory in found.items():
-            if number < len(self._slots):
-                slot = self._slots[number]
+            if (slot := self._slots.get(number)) is not None:
                 slot.memory, slot.step = memory, step if number == resumed else -1
 
     def limit(self, slots: int) -> None:
-        """Have no more than so many; those that hold nothing go first."""
-        if slots < len(self._slots):
-            self._slots = sorted(self._slots, key=lambda slot: -slot.step)[:slots]
+        """Have no more than so many, under their numbers; those that hold nothing go first."""
+        newest = sorted(self._slots, key=lambda number: -self._slots[number].step)
+        self._slots = {number: self._slots[number] for number in sorted(newest[:slots])}
 
     def are_all(self, busy: Memory | None) -> bool:
         """True if there is no slot but one that is `busy`."""
-        return busy is not None and all(slot.memory is busy for slot in self._slots)
+        return busy is not None and all(slot.memory is busy for slot in self._slots.values())
 
     def reserve(self, needed: int, tensors: Mapping[str, Tensor]) -> None:
         """Get the memory that `take` will need, in another thread, and touch all of it.
@@ -130,12 +129,14 @@ class Buffers:
         Raises `OSError` where there is not enough memory.
         """
         self.settle()
-        free = [slot for slot in self._slots if slot.memory is None or slot.memory is not busy]
+        free = {
+            n: it for n, it in self._slots.items() if it.memory is None or it.memory is not busy
+        }
         if not free:
             return None
-        slot = min(free, key=lambda slot: slot.step)
+        number = min(free, key=lambda number: free[number].step)
+        slot = free[number]
         slot.step, slot.claimed = -1, True
-        number = self._slots.index(slot)
         slot.fit(needed, _from_gpu(tensors), partial(self._make, number))
         assert slot.memory is not None
         tear(slot.memory.view)
@@ -163,7 +164,8 @@ class Buffers:
 
     def held(self) -> dict[int, Memory]:
         """The memory of each slot that has some."""
-        return {n: slot.memory for n, slot in enumerate(self._slots) if slot.memory is not None}
+        slots = self._slots.items()
+        return {n: slot.memory for n, slot in slots if slot.memory is not None}
 
     def whole(self, number: int, step: int) -> None:
         """The state of `step` lies in the slot, and stays until a newer one does in another."""
@@ -177,7 +179,7 @@ class Buffers:
 
     def _grow_ahead(self, needed: int, pinned: bool) -> None:
         try:
-            for number, slot in enumerate(self._slots):
+            for number, slot in self._slots.items():
                 if slot.step < 0 and not slot.claimed:
                     slot.fit(needed, pinned, partial(self._make, number))
         except OSError as error:  # the save itself will fail on it, and be told

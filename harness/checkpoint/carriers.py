@@ -3,7 +3,7 @@
 Rank 0 says for all when they turn; they never turn back within an attempt.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from harness.checkpoint.alone import Alone
@@ -40,6 +40,13 @@ class Carriers:
         if saver is not None:
             with suppress(OSError):
                 saver.keep(slots, copied)
+
+    def keep_only(self, slots: Sequence[int]) -> None:
+        """Have the saver let go of this rank's other memories."""
+        saver = self._saver
+        if saver is not None:
+            with suppress(OSError):
+                saver.keep_only(slots)
 
     def carry(self, flight: Flight) -> Verdict:
         """See `Carrier`. The first one that is ours takes away what a dead saver left half written."""

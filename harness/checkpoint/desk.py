@@ -20,6 +20,7 @@ from harness.checkpoint.wire import (
     GivenUp,
     Handed,
     Hello,
+    Keeps,
     Lent,
     Line,
     Member,
@@ -115,6 +116,8 @@ class Desk:
                     crew.take(hello.rank, message, memories.get(message.slot, memoryview(b"")))
                 case Copied():
                     self.shelf.note(hello.rank, message.slot, fresh=message.fresh)
+                case Keeps():
+                    self.shelf.keep(hello.rank, message.slots)
                 case GivenUp():
                     crew.give_up(message.number, message.reason)
                 case _:

@@ -5,14 +5,14 @@ A saver that has gone fails the save in flight and nothing else; the next one as
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.memory import Memory
 from harness.checkpoint.store import Store
 from harness.checkpoint.tell import Spokesman, said
-from harness.checkpoint.wire import Copied, Ended, GivenUp, Handed, Hello, Line, Message
+from harness.checkpoint.wire import Copied, Ended, GivenUp, Handed, Hello, Keeps, Line, Message
 from harness.checkpoint.writer import Flight, Verdict
 
 _SEND_TIMEOUT_S = 10.0
@@ -59,6 +59,10 @@ class Handover:
         for slot, memory in slots.items():
             if slot == copied or self._lent.get(slot) is not memory:
                 self._send(line, Copied(slot, slot == copied), slot, memory)
+
+    def keep_only(self, slots: Sequence[int]) -> None:
+        """Have the saver let go of all but `slots`. Raises `OSError`."""
+        self._connected().send(Keeps(slots))
 
     def absent_s(self) -> float:
         """See `Carrier`."""

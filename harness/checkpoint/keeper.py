@@ -5,6 +5,7 @@ saver, a thread of its own sees to.
 """
 
 import threading
+from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
 
@@ -70,17 +71,39 @@ class Keeper:
         """
         if not self.is_on:
             return
+        buffers = self._copier.buffers
+        found = buffers.held()
+        slots = self._agreed(partial(self._room, shared, own, growth), within_s)
+        self._on = slots > 0
+        buffers.limit(max(slots, 1))
+        kept = list(buffers.held()) if self._on else []
+        if len(kept) < len(found):
+            self._let_go(kept)
+
+    def _agreed(self, room: Callable[[], int], within_s: float) -> int:
+        """Rank 0's word on the number of slots: none where it cannot tell, and nobody waits for that."""
+        if self._copier.rank != 0:
+            return self._or_none(lambda: int(self._channel.hear("room", within_s=within_s)[1]))
+        slots = self._or_none(room)
+
+        def say() -> int:
+            self._channel.post("room", str(slots).encode())
+            return slots
+
+        return self._or_none(say)
+
+    def _or_none(self, act: Callable[[], int]) -> int:
         try:
-            if self._copier.rank == 0:
-                slots = self._room(shared, own, growth)
-                self._channel.post("room", str(slots).encode())
-            else:
-                slots = int(self._channel.hear("room", within_s=within_s)[1])
+            return act()
         except Exception as error:  # noqa: BLE001  # such as a message store that has gone
             warn(f"rank {self._copier.rank} keeps no copies in memory: {said(error)}")
-            slots = 0
-        self._on = slots > 0
-        self._copier.buffers.limit(max(slots, 1))
+            return 0
+
+    def _let_go(self, kept: Sequence[int]) -> None:
+        """Leave memory of the ranks before us to others, but for these slots."""
+        self._carriers.keep_only(kept)
+        if self._folder is not None:
+            self._folder.keep_only(self._copier.rank, kept)
 
     def _room(self, shared: Tree, own: Tree, growth: int) -> int:
         ranks = self._copier.world_size  # they are all on this node

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,10 +68,15 @@ class Folder:
         found = os.statvfs(self.path)
         return found.f_bavail * found.f_frsize
 
+    def keep_only(self, rank: int, slots: Collection[int]) -> None:
+        """Take away what one rank had in other slots than these."""
+        for _, slot, path in self.files(rank):
+            if slot not in slots:
+                path.unlink(missing_ok=True)
+
     def remove_rank(self, rank: int) -> None:
         """Take away what one rank had, and the folder with the last."""
-        for _, _, path in self.files(rank):
-            path.unlink(missing_ok=True)
+        self.keep_only(rank, ())
         if not any(self.files(None)):
             self.remove()
 

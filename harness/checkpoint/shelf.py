@@ -5,7 +5,7 @@ It seals each copy in a thread of its own, one after the other, and tells when a
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from harness.checkpoint import slot
@@ -73,6 +73,12 @@ class Shelf:
             if not self._sealing:
                 self._sealing = True
                 threading.Thread(target=self._seal_all, name="seal", daemon=True).start()
+
+    def keep(self, rank: int, numbers: Collection[int]) -> None:
+        """Let go of all memories of a rank but these."""
+        with self._changed:
+            for key in [key for key in self._held if key[0] == rank and key[1] not in numbers]:
+                del self._held[key]
 
     def lend(self, rank: int | None, within_s: float) -> list[tuple[Key, Held]]:
         """The memories of a rank, or of all, once all that was copied is sealed."""

@@ -9,7 +9,7 @@ import select
 import socket
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -58,6 +58,12 @@ class Copied(msgspec.Struct, frozen=True, tag=True):
     """It was copied now; another saver may have had it before otherwise."""
 
 
+class Keeps(msgspec.Struct, frozen=True, tag=True):
+    """The only ones of the rank's memories that are held from here on."""
+
+    slots: Sequence[int]
+
+
 class Asked(msgspec.Struct, frozen=True, tag=True):
     """Whoever looks for states in memory begins with this."""
 
@@ -98,7 +104,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     reason: str = ""
 
 
-Message = Hello | Handed | Copied | GivenUp | Ended | Asked | Lent | Enough | Relieved
+Message = Hello | Handed | Copied | Keeps | GivenUp | Ended | Asked | Lent | Enough | Relieved
 
 
 class Line:

@@ -1,6 +1,7 @@
 """The memory tier between attempts: ranks as threads, a saver that stays, real memory."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -267,6 +268,52 @@ def test_little_memory_makes_one_slot_or_none(run, monkeypatch, capfd, left_byte
     assert len(run.log.of(SaveStarted)) == 3 * slots
     told = [said for said in capfd.readouterr().err.splitlines() if "in memory" in said]
     assert [said[: len(line)] for said in told] == [line]
+
+
+@pytest.mark.parametrize(("left_bytes", "slots"), [(200_000, {1}), (0, set())])
+def test_what_there_is_no_room_for_any_more_is_let_go_of(run, monkeypatch, left_bytes, slots):
+    def body(rank: Rank) -> None:
+        state, mine = shared(0.0), own(rank.rank, 0.0)
+        rank.saver.prepare(lambda: state, lambda: mine, fresh=False)
+
+    with beside(run) as saver:
+        train(run, saver, 1, 2)
+        assert held(saver) == {(0, 0), (0, 1), (1, 0), (1, 1)}
+        monkeypatch.setattr(room, "left_bytes", lambda: left_bytes - held_bytes(saver))
+        run.attempt(body, every_steps=0, memory_every=1)
+        kept = {(rank, number) for rank in (0, 1) for number in slots}
+        until(lambda: held(saver) == kept, "the rest is let go of")
+        assert train(run, saver, 3) == ([2, 2] if slots else [0, 0])
+        files = {os.fstat(one.descriptor).st_ino for _, one in saver.desk.shelf.lend(None, 10.0)}
+        assert len(files) == len(held(saver))  # no two slots are the same memory
+
+
+def held(saver: Beside) -> set[tuple[int, int]]:
+    """Rank and slot of each memory that the saver holds."""
+    return {key for key, _ in saver.desk.shelf.lend(None, 10.0)}
+
+
+def held_bytes(saver: Beside) -> int:
+    return sum(len(one.view) for _, one in saver.desk.shelf.lend(None, 10.0))
+
+
+def test_ranks_do_not_wait_for_a_word_on_memory_that_rank_0_cannot_give(run, monkeypatch, capfd):
+    def unreadable() -> int:
+        raise PermissionError(13, "Permission denied", "/proc/meminfo")
+
+    def body(rank: Rank) -> None:
+        state, mine = shared(0.0), own(rank.rank, 0.0)
+        rank.saver.prepare(lambda: state, lambda: mine, fresh=False)
+        rank.at(1)
+
+    monkeypatch.setattr(room, "left_bytes", unreadable)
+    began_s = time.monotonic()
+    with beside(run):
+        run.attempt(body, every_steps=0, memory_every=1)
+    assert time.monotonic() - began_s < DEADLINE_S
+    assert run.log.of(SaveStarted) == []
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("harness: rank 0 keeps no copies in memory: PermissionError")
 
 
 # ── what a slot says of itself ──────────────────────────────────────────────────────────────────
