@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -44,6 +44,7 @@ KILL_S = 40.0
 """How long a kill may take on average until a run counts as hanging."""
 STOP_S = 60.0
 WIDTH = 48
+WHERE = machine(f"torch {torch.__version__}", "gloo")
 
 
 class Tool(StrEnum):
@@ -79,6 +80,8 @@ class Measured:
     """Where the states came from."""
     stages_ms: dict[str, float]
     """Medians of the parts of a restart, from the last finished step to the next first one."""
+    slowest_ms: dict[str, float]
+    """The parts of the restart that took longest."""
     first_time: int
     """Kills after which the very next attempt finished a step."""
     wall_s: float
@@ -96,16 +99,12 @@ def main() -> int:
         Job(Tool.TORCHRUN, 4, asked.torchrun_kills[1]),
         Job(Tool.HARNESS, 4, asked.kills[1]),
     ]
-    print(_machine())
+    print(WHERE)
     print(f"{' '.join(SCRIPT)}; seconds from kill to the next finished step, less a median step\n")
     results = [_shown(_measured(job)) for job in jobs if job.kills]
     print(json.dumps(_figures(results)))
     ours = [result for result in results if result.job.tool is Tool.HARNESS]
     return 0 if all(result.first_time == result.job.kills for result in ours) else 1
-
-
-def _machine() -> str:
-    return machine(f"torch {torch.__version__}", "gloo")
 
 
 def _measured(job: Job) -> Measured:
@@ -118,8 +117,8 @@ def _measured(job: Job) -> Measured:
             _until_recovered(job, run_dir)
         result = _counted(job, run_dir, time.monotonic() - began)
         if len(result.restarts_s) < job.kills:
-            lines = (Path(folder) / "output").read_text(errors="replace").splitlines()
-            print(f"{job.tool} did not recover; it said last:", *lines[-10:], sep="\n  ")
+            said = (Path(folder) / "output").read_text(errors="replace").splitlines()[-10:]
+            print(f"{job.tool} did not recover; it said last:", *said, sep="\n  ")
     return result
 
 
@@ -204,7 +203,8 @@ def _counted(job: Job, run_dir: RunDir, wall_s: float) -> Measured:
     pairs = list(_recovered(entries))
     step_s = _median_step_s(entries)
     told = report(run_dir)
-    stages = {stage.value: told.stage(stage).median_ns for stage in Stage}
+    stages = {stage: told.stage(stage).median_ns for stage in Stage}
+    slowest = max(told.comebacks, key=lambda one: one.duration_ns or 0, default=None)
     return Measured(
         job=job,
         restarts_s=[(step.at_ns - kill.at_ns) / 1e9 - step_s for kill, step in pairs],
@@ -214,10 +214,15 @@ def _counted(job: Job, run_dir: RunDir, wall_s: float) -> Measured:
             for entry in entries
             if isinstance(entry.event, TrainingResumed) and entry.event.step
         ),
-        stages_ms={name: round(ns / 1e6, 1) for name, ns in stages.items() if ns is not None},
+        stages_ms=_ms(stages),
+        slowest_ms=_ms({} if slowest is None else slowest.stages_ns),
         first_time=sum(step.attempt == kill.attempt + 1 for kill, step in pairs),
         wall_s=wall_s,
     )
+
+
+def _ms(stages_ns: Mapping[Stage, int | None]) -> dict[str, float]:
+    return {stage.value: round(ns / 1e6, 1) for stage, ns in stages_ns.items() if ns is not None}
 
 
 def _median_step_s(entries: Sequence[Entry]) -> float:
@@ -244,9 +249,13 @@ def _shown(result: Measured) -> Measured:
         print("  " + "   ".join(f"{name} {value:.2f} s" for name, value in points.items()))
         print(f"  0 {_picture(restarts_s)} {restarts_s[-1]:.1f} s")
         print(f"  a step {result.step_s * 1e3:.0f} ms; states from:", dict(result.tiers))
-        parts = (f"{name} {ms:g}" for name, ms in result.stages_ms.items())
-        print("  parts from the last finished step on, ms:", ", ".join(parts), "\n", flush=True)
+        print("  parts from the last finished step on, ms:", _listed(result.stages_ms))
+        print("  those of the slowest, ms:", _listed(result.slowest_ms), "\n", flush=True)
     return result
+
+
+def _listed(parts_ms: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {ms:g}" for name, ms in parts_ms.items())
 
 
 def _picture(values: Sequence[float]) -> str:
@@ -269,16 +278,13 @@ def _figures(results: Sequence[Measured]) -> dict[str, object]:
         "first_time": {n: f"{r.first_time} of {r.job.kills}" for n, r in sorted(ours.items())},
         "most": {n: round(max(r.restarts_s), 3) for n, r in sorted(ours.items()) if r.restarts_s},
         "parts_ms": {n: r.stages_ms for n, r in sorted(ours.items())},
-        "machine": _machine(),
+        "machine": WHERE,
     }
 
 
 def _compared(results: Sequence[Measured], ranks: int) -> dict[str, object]:
-    medians = {
-        it.job.tool: statistics.median(it.restarts_s)
-        for it in results
-        if it.job.ranks == ranks and it.restarts_s
-    }
+    those = [it for it in results if it.job.ranks == ranks and it.restarts_s]
+    medians = {it.job.tool: statistics.median(it.restarts_s) for it in those}
     ours, theirs = medians.get(Tool.HARNESS), medians.get(Tool.TORCHRUN)
     ratio = None if ours is None or theirs is None else round(ours / theirs, 4)
     return {

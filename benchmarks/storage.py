@@ -12,15 +12,11 @@ import argparse
 import json
 import os
 import shutil
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +26,11 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
 
 from benchmarks.machine import machine
-from harness import settings
+from benchmarks.together import Silent, group, opened, run_ranks, saver
 from harness.checkpoint.audit import verify
 from harness.checkpoint.load import Found
 from harness.checkpoint.restore import choose
 from harness.checkpoint.save import Checkpointer
-from harness.events import Event
-from harness.rundir import RunDir
-from harness.settings import Record
-from harness.storage import checkpoint_store
-from launch import companions
 
 TENSORS, COLUMNS = 60, 1000
 DEADLINE_S = 300.0
@@ -58,73 +49,16 @@ def main() -> int:
     if asked.as_rank is not None:
         _lead_rank(json.loads(asked.as_rank))
         return 0
-    with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
-        run_dir = RunDir.at(Path(folder) / "run")
-        run_dir.create()
-        settings.write(
-            run_dir.settings, Record("storage", ("benchmark",), settings.resolve([]), {})
-        )
-        address = f"harness-benchmark-{uuid.uuid4().hex}"
-        with _saver(run_dir, address):
-            seconds = _ranks(asked, folder, address)
+    with tempfile.TemporaryDirectory(dir=asked.folder) as name:
+        folder = Path(name)
+        with saver(folder) as (address, _):
+            told = {"mb": asked.mb, "rounds": asked.rounds, "folder": name, "address": address}
+            run_ranks("benchmarks.storage", asked.ranks, told)
+        seconds = json.loads((folder / "seconds.json").read_text())
     return _show(asked, seconds)
 
 
-@contextmanager
-def _saver(run_dir: RunDir, address: str) -> Iterator[None]:
-    with subprocess.Popen(
-        [sys.executable, "-m", *companions.saver(run_dir.path, address, 0.0)]
-    ) as process:
-        try:
-            yield
-        finally:
-            process.terminate()
-
-
-def _ranks(asked: argparse.Namespace, folder: str, address: str) -> dict[str, list[float]]:
-    """Run all ranks; what rank 0 measured, by what it did."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    told = {
-        "folder": folder,
-        "address": address,
-        "port": port,
-        "mb": asked.mb,
-        "ranks": asked.ranks,
-        "rounds": asked.rounds,
-    }
-    processes = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "benchmarks.storage",
-                "--as-rank",
-                json.dumps(told | {"rank": rank}),
-            ],
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-        for rank in range(asked.ranks)
-    ]
-    try:
-        codes = [process.wait() for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert not any(codes), f"ranks ended with {codes}"
-    measured: dict[str, list[float]] = json.loads((Path(folder) / "seconds.json").read_text())
-    return measured
-
-
 # ── what a rank does ────────────────────────────────────────────────────────────────────────────
-
-
-class Silent:
-    """Keeps no events."""
-
-    def write(self, event: Event, /) -> None:
-        """See `Records`."""
 
 
 class Bench:
@@ -133,8 +67,7 @@ class Bench:
     def __init__(self, told: Mapping[str, Any], messages: dist.Store) -> None:
         self.folder = Path(told["folder"])
         self.rank, self.world_size = told["rank"], told["ranks"]
-        asked = settings.values(settings.resolve([]))
-        self.store = checkpoint_store(RunDir.at(self.folder / "run"), "storage", asked)
+        self.store = opened(told)
         self.messages = messages
         rows = told["mb"] * 1_000_000 // (4 * TENSORS * COLUMNS)
         generator = torch.Generator().manual_seed(0)
@@ -225,15 +158,19 @@ class Bench:
 
 
 def _lead_rank(told: Mapping[str, Any]) -> None:
-    rank, world_size = told["rank"], told["ranks"]
-    torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", told["port"], world_size, is_master=rank == 0)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-    bench = Bench(told, store)
+    with group(told) as messages:
+        bench = Bench(told, messages)
+        seconds = _measured(bench, told["rounds"])
+        if bench.rank == 0:
+            (bench.folder / "seconds.json").write_text(json.dumps(seconds))
+
+
+def _measured(bench: Bench, rounds: int) -> dict[str, list[float]]:
+    """Seconds of everything, by what was done."""
     saves = {"save": bench.save, "raw save": bench.raw_save, "dcp save": bench.dcp_save}
     reads = {"restore": bench.restore, "raw read": bench.raw_read}
     seconds: dict[str, list[float]] = {}
-    for number in range(2 * told["rounds"] + 1):
+    for number in range(2 * rounds + 1):
         bench.step += 1
         taken = _in_turn(saves, number)
         bench.check()
@@ -241,14 +178,11 @@ def _lead_rank(told: Mapping[str, Any]) -> None:
             _add(seconds, taken)
     bench.saver.close()
     cold = {f"cold {name}": read for name, read in reads.items()}
-    for number in range(2 * told["rounds"]):
+    for number in range(2 * rounds):
         _add(seconds, _in_turn(reads, number))
-    for number in range(2 * told["rounds"]):
+    for number in range(2 * rounds):
         _add(seconds, _in_turn(cold, number, bench.forget))
-    if bench.rank == 0:
-        (bench.folder / "seconds.json").write_text(json.dumps(seconds))
-    dist.barrier()
-    dist.destroy_process_group()
+    return seconds
 
 
 def _in_turn(
@@ -291,6 +225,7 @@ def _show(asked: argparse.Namespace, seconds: Mapping[str, list[float]]) -> int:
     ratios = {
         "save / raw": _ratio(seconds, "raw save", "save"),
         "save / dcp": _ratio(seconds, "dcp save", "save"),
+        "raw / dcp": _ratio(seconds, "dcp save", "raw save"),
         "restore / raw": _ratio(seconds, "raw read", "restore"),
         "cold restore / raw": _ratio(seconds, "cold raw read", "cold restore"),
     }
@@ -310,6 +245,8 @@ def _show(asked: argparse.Namespace, seconds: Mapping[str, list[float]]) -> int:
     missed = [name for name, least in NEEDED.items() if ratios[name] < least]
     for name in missed:
         print(f"{name} is {ratios[name]:.2f}, and should be {NEEDED[name]}", file=sys.stderr)
+    if "save / dcp" in missed:
+        print(f"a raw write with fsync is {ratios['raw / dcp']:.2f} × DCP here", file=sys.stderr)
     return 1 if missed else 0
 
 
