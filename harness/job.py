@@ -4,7 +4,6 @@ Nothing of the loop is replaced. `join` finds the state to resume from before an
 `steps` loads it, and from there on the job goes on as if it had never stopped.
 """
 
-import atexit
 import logging
 import os
 import time
@@ -18,15 +17,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from harness import events, exactness, session, settings
+from harness import events, exactness, leaving, session, settings
 from harness.arming import arm_from
 from harness.batches import Batches
 from harness.components import Protected
-from harness.drain import Drain
-from harness.enrolment import device_of, enrol, form_group, launched_by_us
-from harness.events import EXIT_CODES, Outcome
+from harness.enrolment import device_of, enrol, form_group
 from harness.keeping import Keeping
-from harness.membership import Membership, another_client, connect, without_prefix
+from harness.membership import Membership, connect
 from harness.observed import Evaluation
 from harness.points import Point, reach
 from harness.rundir import RunDir
@@ -37,8 +34,6 @@ from harness.steplog import StepLog
 from harness.voice import Voice
 
 LOG = logging.getLogger("harness")
-TORCHRUN_GRACE_S = 30.0
-"""What torchrun gives its ranks between SIGTERM and SIGKILL."""
 
 
 def join(*, run: str | None = None, **chosen: Any) -> "Job":
@@ -237,10 +232,10 @@ class Job:
         if self._steplog.batches is not None:
             self._steplog.batches.check_kept(self._protected.holds, self.rank == 0)
         step = self._resume(total)
-        drain = self._drain()
+        drain = leaving.listen(self._messages, self.rank, self.world_size, self._notice)
         while step < total:
             if drain.at_boundary(step):
-                self._leave(step)
+                leaving.drained(self._voice, self._keeping, step)
             self._step = step + 1
             reach(Point.STEP_START)
             self._watch.begin(step + 1)
@@ -259,7 +254,8 @@ class Job:
             if step < total:
                 self._keeping.at_boundary(step)
         drain.close()
-        self._finish(step)
+        leaving.finished(self._voice, self._keeping, self._notice, step)
+        self._done = True
 
     # ── beginning ───────────────────────────────────────────────────────────────────────────
 
@@ -279,31 +275,3 @@ class Job:
         self._steplog.begin_at(resumed.step)
         self._step = resumed.step
         return resumed.step
-
-    def _drain(self) -> Drain:
-        # Plain torchrun's one store outlives an attempt: what was asked of it is not to reach the next.
-        place = without_prefix(self._messages) if launched_by_us() else self._messages
-        messages = another_client(self._messages)
-        return Drain(another_client(place), messages, self.rank, self.world_size, self._notice)
-
-    # ── end ─────────────────────────────────────────────────────────────────────────────────
-
-    def _leave(self, step: int) -> None:
-        """Save and go: somebody wants the machine back."""
-        if not launched_by_us():
-            self._voice.tell(events.DrainRequested(TORCHRUN_GRACE_S))
-        self._keeping.save_last(step)
-        self._voice.show(mark=Mark.DRAINED)
-        if not launched_by_us():
-            drained = events.RunFinished(Outcome.DRAINED, f"saved after step {step}")
-            atexit.register(self._voice.tell, drained)
-        raise SystemExit(EXIT_CODES[Outcome.DRAINED])
-
-    def _finish(self, step: int) -> None:
-        self._voice.tell(events.TrainingFinished(step))
-        self._keeping.save_last(step)
-        self._done = True
-        self._voice.show(mark=Mark.FINISHED)
-        self._notice.ignore()
-        if not launched_by_us():
-            atexit.register(self._voice.tell, events.RunFinished(Outcome.FINISHED))
