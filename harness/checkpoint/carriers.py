@@ -5,13 +5,17 @@ Rank 0 says for all when they turn; they never turn back within an attempt.
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Self
 
 from harness.checkpoint.alone import Alone
 from harness.checkpoint.handover import Handover
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.memory import Memory
+from harness.checkpoint.messages import Channel
 from harness.checkpoint.store import Store
+from harness.checkpoint.tell import Spokesman
 from harness.checkpoint.upkeep import sweep_own
+from harness.checkpoint.wire import Hello
 from harness.checkpoint.writer import Carrier, Flight, Verdict
 
 
@@ -27,6 +31,17 @@ class Carriers:
         self._has_turned = False
         self.apart = saver is not None
         """Another process writes."""
+
+    @classmethod
+    def of(
+        cls, hello: Hello, saver: str, store: Store, channel: Channel, spokesman: Spokesman
+    ) -> Self:
+        """Those of the rank that says `hello`; at `saver` there is one, unless that is empty."""
+        rank, world_size, found = hello.rank, hello.world_size, hello.fingerprint
+        alone = Alone(
+            store, channel, rank, world_size, spokesman, found, hello.keep, hello.deadline_s
+        )
+        return cls(Handover(saver, hello, store, spokesman) if saver else None, alone, store, rank)
 
     def turn(self) -> None:
         """Save within the ranks from here on: the saver does not come back."""

@@ -40,9 +40,9 @@ class Keeper:
     def __init__(
         self,
         copier: Copier,
+        channel: Channel,
         carriers: Carriers,
         spokesman: Spokesman,
-        channel: Channel,
         folder: Folder | None,
         *,
         on: bool,

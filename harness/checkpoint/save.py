@@ -9,11 +9,9 @@ import time
 from collections.abc import Callable, Mapping
 
 from harness.checkpoint.agreement import SIGN_OF_LIFE_S, Agreement
-from harness.checkpoint.alone import Alone
 from harness.checkpoint.buffers import Buffers, copy
 from harness.checkpoint.capture import Copier, Taken, Tree
 from harness.checkpoint.carriers import Carriers
-from harness.checkpoint.handover import Handover
 from harness.checkpoint.keeper import Keeper, for_memory
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.messages import Channel, Messages
@@ -46,6 +44,9 @@ class Checkpointer:
     With `overlap` a copy goes on beside training, and `settle` is to be called before what it copies changes.
     """
 
+    every_steps: int
+    """Steps between saves; whoever changes it does so on all ranks after the same step."""
+
     def __init__(
         self,
         store: Store,
@@ -71,38 +72,29 @@ class Checkpointer:
         self._world_size = world_size
         self._attempt = attempt
         self.every_steps = every_steps
-        """Steps between saves; whoever changes it does so on all ranks after the same step."""
         self._slot = slot
         self._vouch = vouch
         self._checked = -1
         self._deadline_s = deadline_s
-        self._channel = Channel(messages, f"save-{attempt}/")
+        self._channel = channel = Channel(messages, f"save-{attempt}/")
         self._waiting = False
         self._wanted: int | None = None
         self._last: tuple[int, Tree, Tree] | None = None
         self._spokesman = Spokesman(recorder, rank)
         found = fingerprint or {}
-        place = (rank, world_size)
         folder = None if memory is None else memory.folder
         keeps = memory_every is not None and (bool(saver) or folder is not None)
-        hello = Hello(store.run_id, attempt, *place, keep, deadline_s, found, keeps)
+        hello = Hello(store.run_id, attempt, rank, world_size, keep, deadline_s, found, keeps)
         buffers = for_memory(rank, memory) if keeps else Buffers()
         self._overlap = overlap
         by = copy if overlap is None else overlap.copy
-        self._copier = Copier(*place, store.run_id, store.shard_bytes, found, buffers, by)
+        self._copier = Copier(rank, world_size, store.run_id, store.shard_bytes, found, buffers, by)
         self._copying: tuple[int, Tier] | None = None
-        self._carrier = Carriers(
-            Handover(saver, hello, store, self._spokesman) if saver else None,
-            Alone(store, self._channel, *place, self._spokesman, found, keep, deadline_s),
-            store,
-            rank,
-        )
-        heard_by = (self._channel, self._carrier, self._spokesman)
-        self._agreement = Agreement(rank, attempt, *heard_by, deadline_s, self._show_saving)
+        self._carrier = Carriers.of(hello, saver, store, channel, self._spokesman)
+        others = (channel, self._carrier, self._spokesman)
+        self._agreement = Agreement(rank, attempt, *others, deadline_s, self._show_saving)
         self._writer = Writer(self._carrier, self._first, self._agreement.forget)
-        self._keeper = Keeper(
-            self._copier, self._carrier, self._spokesman, self._channel, folder, on=keeps
-        )
+        self._keeper = Keeper(self._copier, *others, folder, on=keeps)
         self.memory_every = memory_every or 0
 
     def prepare(self, shared: Tree, own: Tree, *, fresh: bool) -> None:
