@@ -137,18 +137,23 @@ def export(
     if len(run_dirs) < len(runs):
         return USAGE
     if openmetrics:
-        import harness.backfill
-
-        try:
-            harness.backfill.write(run_dirs, every, sys.stdout)
-        except ValueError as error:
-            return refused(str(error), NO)
-        return DONE
+        return _write_out(run_dirs, every)
     if every is not None or len(run_dirs) != 1:
         return refused("one run is served at a time; several, and --every, go with --openmetrics")
     import harness.exporter
 
     return harness.exporter.serve(run_dirs[0], host, port, access, with_parent)
+
+
+def _write_out(run_dirs: list[RunDir], every_s: float | None) -> int:
+    """Write the metrics of runs that are over to standard output."""
+    import harness.backfill
+
+    try:
+        harness.backfill.write(run_dirs, every_s, sys.stdout)
+    except ValueError as error:
+        return refused(str(error), NO)
+    return DONE
 
 
 def target(runs: list[Path], /, *, loss: str, json: Annotated[bool, Flag] = False) -> int:

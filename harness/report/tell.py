@@ -30,10 +30,8 @@ def tell(
     """What there is to say; `is_led` says that a launcher lives, `run_id` is for a run without entries."""
     account = of.account
     standing = _standing(account, is_led)
-    injected_ns = {fault.id: fault.injected_at_ns for fault in account.faults.records}
-    failures = account.recovery.records
-    first = sum(account.recovery.failures.values()) - len(failures) + 1
-    led = {fault: number for number, one in enumerate(failures, first) for fault in one.faults}
+    failures = _failures(account)
+    led = {fault: number for number, one in failures for fault in one.faults}
     return Report(
         standing=standing,
         reason=account.outcome_reason or _REASONS.get(standing, ""),
@@ -53,9 +51,7 @@ def tell(
         tokens=account.tokens_useful + account.tokens_redone,
         restarts=sum(account.recovery.restarts.values()),
         burnt=account.recovery.burnt,
-        comebacks=[
-            _comeback(number, one, injected_ns) for number, one in enumerate(failures, first)
-        ],
+        comebacks=_comebacks(account, failures),
         faults=_fates(account, tape, led),
         checkpoints=_checkpoints(account),
         loss=account.loss,
@@ -66,12 +62,7 @@ def tell(
         helpers=account.helpers,
         notes=tuple(notes),
         slowness=Slowness.of(account.stragglers),
-        throughput=Throughput(
-            account.tokens_useful + account.tokens_redone,
-            account.totals[Phase.WORK],
-            account.world_size,
-            account.speed.arithmetic,
-        ),
+        throughput=_throughput(account),
     )
 
 
@@ -81,6 +72,23 @@ def _standing(account: Account, is_led: bool) -> Standing:
     if account.outcome is None:
         return Standing.GOING if is_led else Standing.LOST
     return Standing(account.outcome.value)
+
+
+def _failures(account: Account) -> list[tuple[int, Restart]]:
+    """The newest of a run's failures, each with its number among all of them; the first is 1."""
+    kept = account.recovery.records
+    return list(enumerate(kept, sum(account.recovery.failures.values()) - len(kept) + 1))
+
+
+def _throughput(account: Account) -> Throughput:
+    tokens = account.tokens_useful + account.tokens_redone
+    worked_ns = account.totals[Phase.WORK]
+    return Throughput(tokens, worked_ns, account.world_size, account.speed.arithmetic)
+
+
+def _comebacks(account: Account, failures: Sequence[tuple[int, Restart]]) -> list[Comeback]:
+    injected_ns = {fault.id: fault.injected_at_ns for fault in account.faults.records}
+    return [_comeback(number, one, injected_ns) for number, one in failures]
 
 
 def _comeback(number: int, one: Restart, injected_ns: Mapping[str, int | None]) -> Comeback:
