@@ -217,7 +217,10 @@ class Agent(SimpleElasticAgent):
             self.run_dir.incident(self.attempt).mkdir(parents=True, exist_ok=True)
             folder = str(Path.cwd())  # which somebody may have deleted
         except OSError as error:
-            raise StartError(f"attempt {self.attempt} cannot be started: {error}") from error
+            raise StartError(
+                f"attempt {self.attempt} cannot be started: {error}; once that is mended, launch it"
+                " again to go on"
+            ) from error
         assert self._stores.store is not None
         port = self._stores.store.port
         orders = [self._order(worker.global_rank, port, folder) for worker in worker_group.workers]
@@ -244,9 +247,11 @@ class Agent(SimpleElasticAgent):
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         if self.spawner.stop(STOP_TIMEOUT_S) is None:
+            left = ", ".join(map(str, processes.children(self.spawner.pid)))
             raise UnkillableError(
-                f"processes of attempt {self.attempt} did not die within {STOP_TIMEOUT_S:g} s of"
-                " SIGKILL: a device or file system holds them"
+                f"processes of attempt {self.attempt} ({left or 'gone by now'}) did not die within"
+                f" {STOP_TIMEOUT_S:g} s of SIGKILL: a device or file system holds them, and none"
+                " start beside them; free it or restart the machine, and launch it again to go on"
             )
         worker_group.state = WorkerState.STOPPED
 

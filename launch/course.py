@@ -12,7 +12,7 @@ from harness import events
 from harness.events import Outcome
 from harness.points import Point, reach
 from harness.recorder import Recorder
-from launch import causes, claims, processes, stacks, witness
+from launch import causes, claims, ends, processes, stacks, witness
 from launch.aftermath import Aftermath
 from launch.agent import Agent, StartError, UnkillableError
 from launch.beside import Beside
@@ -230,6 +230,7 @@ class Course:
 
     def _conclude(self, agent: Agent, end: End, fault: Blame | None) -> Ending | Again:
         draining = self._requests.drain_until is not None
+        uses_library = witness.uses_library(agent.run_dir)
         ending: Ending | Again
         match end:
             case Finished() if draining and not _has_joined(agent):
@@ -241,13 +242,11 @@ class Course:
             case Interrupted():
                 ending = Ending(Outcome.INTERRUPTED)
             case GraceExceeded():
-                within = f"not every rank had saved within {self._requests.grace_s:g} s"
-                ending = Ending(
-                    Outcome.DRAINED,
-                    f"grace exceeded: {within}; the last committed checkpoint stands",
-                )
+                place = agent.run_dir, agent.attempt, agent.ranks.world_size
+                saved = witness.saved_step(*place)
+                ending = ends.grace_exceeded(self._requests.grace_s, saved, uses_library)
             case Failed() | Hung() | Lost() if draining:
-                ending = Ending(Outcome.DRAINED, f"{fault} while draining")
+                ending = ends.failed_while_draining(str(fault), uses_library)
             case Failed() | Hung() | Lost():
                 assert fault is not None
                 ending = self._aftermath.decide(agent, fault)

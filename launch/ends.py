@@ -46,3 +46,23 @@ class Again:
 
     wait_s: float
     """Before that begins."""
+
+
+def grace_exceeded(grace_s: float, saved_step: int | None, uses_library: bool) -> Ending:
+    """Of ranks that had not left in time; `saved_step` is the one that all of them had saved, if they had."""
+    within = f"within {grace_s:g} s (--grace)"
+    if saved_step is None:
+        what = f"not every rank had saved {within}{_standing(uses_library)}"
+    else:
+        what = f"all ranks had saved, after step {saved_step}, but not all had left {within}"
+    return Ending(Outcome.DRAINED, f"grace exceeded: {what}")
+
+
+def failed_while_draining(fault: str, uses_library: bool) -> Ending:
+    """Of ranks that failed when they were to save and leave."""
+    return Ending(Outcome.DRAINED, f"{fault} while draining{_standing(uses_library)}")
+
+
+def _standing(uses_library: bool) -> str:
+    """What there is to go on from; of a script without the library nobody knows."""
+    return "; the last committed checkpoint stands" if uses_library else ""

@@ -6,7 +6,7 @@ from typing import Any
 
 from harness import slots
 from harness.rundir import RunDir
-from harness.slots import Slot
+from harness.slots import Mark, Slot
 from launch.exits import Exit, Raised
 from launch.orders import Ended
 
@@ -52,6 +52,13 @@ def best_step(run_dir: RunDir, attempt: int, world_size: int) -> int | None:
     """Steps finished by the rank that got furthest in `attempt`; None if no rank joined."""
     found = [_slot(run_dir, attempt, rank) for rank in range(world_size)]
     return max((slot.step for slot in found if slot is not None), default=None)
+
+
+def saved_step(run_dir: RunDir, attempt: int, world_size: int) -> int | None:
+    """The step whose state every rank said to be durable before it left; None if one did not."""
+    found = [_slot(run_dir, attempt, rank) for rank in range(world_size)]
+    saved = [it.step for it in found if it is not None and it.mark in (Mark.DRAINED, Mark.FINISHED)]
+    return max(saved) if len(saved) == world_size else None
 
 
 def has_stepped(run_dir: RunDir, attempt: int, world_size: int) -> bool:

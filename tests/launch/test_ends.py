@@ -8,6 +8,7 @@ import time
 import psutil
 import pytest
 
+from harness import slots
 from harness.events import (
     AttemptStarted,
     Cause,
@@ -22,10 +23,19 @@ from harness.events import (
     TrainingResumed,
 )
 from harness.journal import read
+from harness.slots import Mark
 from tests.launch.conftest import Bench, until
 
 pytestmark = pytest.mark.processes
 SLOW = {"STEP_S": "0.05"}
+DONE = """\
+import ctypes, os, signal, sys
+import harness
+job = harness.join()
+list(job.steps(2))
+if job.rank == 1:
+    {deed}
+"""
 
 
 def test_a_finished_job_exits_0_and_a_second_launch_finds_nothing_to_do(bench: Bench):
@@ -63,6 +73,27 @@ def test_a_grace_that_is_exceeded_is_said_and_nothing_is_left(bench: Bench):
     (finished,) = bench.events(RunFinished)
     assert finished.outcome is Outcome.DRAINED
     assert finished.reason.startswith("grace exceeded: not every rank had saved within 0.5 s")
+
+
+def test_a_grace_that_ends_after_the_last_save_says_that_all_is_saved(bench: Bench):
+    script = bench.write("s.py", DONE.format(deed="print('1', flush=True); signal.pause()"))
+    run = bench.launch("--grace", "0.5", script, ranks=2)
+    until(lambda: bench.printed(1, 1), "its last step is done")
+    until(lambda: _mark(bench, 0) is Mark.FINISHED, "and so is the other's")
+    run.signal(signal.SIGTERM)
+    assert run.wait(20) == 75
+    assert bench.events(RunFinished) == [
+        RunFinished(
+            Outcome.DRAINED,
+            "grace exceeded: all ranks had saved, after step 2, but not all had left within 0.5 s"
+            " (--grace)",
+        )
+    ]
+
+
+def _mark(bench: Bench, rank: int) -> Mark | None:
+    slot = slots.read(bench.run_dir.slot(rank))
+    return None if slot is None else slot.mark
 
 
 def test_sigterm_reaches_a_script_without_the_library(bench: Bench):
@@ -154,16 +185,6 @@ def test_a_crash_in_the_tear_down_after_the_last_step_is_only_a_warning(bench: B
             "rank 1 ended with SIGSEGV in its tear-down, after the job was done",
         )
     ]
-
-
-DONE = """\
-import ctypes, os, signal, sys
-import harness
-job = harness.join()
-list(job.steps(2))
-if job.rank == 1:
-    {deed}
-"""
 
 
 def test_a_rank_that_is_stopped_after_the_last_step_is_told_to_go_on(bench: Bench):
