@@ -69,6 +69,8 @@ def in_steps(key: str, raw: Any) -> str:
 
 
 def _words(key: str, raw: Any) -> str:
+    if key == "checkpoints":
+        address.check_secrets(str(raw))
     if not isinstance(raw, str | int | os.PathLike) or isinstance(raw, bool) or "\0" in str(raw):
         raise ValueError(f"{key} = {_shown(raw)} is not a text")
     text = str(raw)

@@ -14,7 +14,11 @@ EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "abfs": "abfs", "abf
 """Protocols of object stores that were tried out on real ones, and what to install for each."""
 
 _SECRET = re.compile(
-    r"//[^/@]*:[^/@]*@|[?&][^=&]*(sig|token|key|secret|password|credential)[^=&]*=", re.IGNORECASE
+    r"//[^/@]*:[^/@]*@"  # user:password@host
+    r"|^[^/]*:/?[^/@:]+:[^/@]*@"  # the same, with slashes left out
+    r"|://[^/\[]*:(?!\d*(?:[/?#]|$))"  # what stands after a host is no port: a key that has a slash in it
+    r"|[?&][^=&]*(sig|token|key|secret|passw|pwd|credential)[^=&]*=",
+    re.IGNORECASE,
 )
 _PROTOCOL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _SLASHES = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/?)(?!/)")
@@ -50,13 +54,18 @@ def spelled_out(url: str) -> str:
     return "::".join([*wrapped, f"file://{Path(innermost).absolute()}"])
 
 
-def check(url: str) -> None:
-    """Raise `StoreError` for what cannot be the URL or path of a run's checkpoints."""
+def check_secrets(url: str) -> None:
+    """Raise `StoreError` for what has credentials in it; to be asked before anything repeats it."""
     if _SECRET.search(url):
         raise StoreError(
             "the URL of checkpoints has credentials in it, and URLs are written down: take them out"
             " (they are not repeated here) and give them by fsspec's configuration"
         )
+
+
+def check(url: str) -> None:
+    """Raise `StoreError` for what cannot be the URL or path of a run's checkpoints."""
+    check_secrets(url)
     protocol, innermost = protocol_of(url), url.rsplit("::", 1)[-1]
     near = _SLASHES.match(innermost)
     if not protocol and near is not None and (near.group(2) or near.group(1) in EXTRAS):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from torch.distributed import HashStore
 
+from harness import settings
 from harness.checkpoint import address
 from harness.checkpoint.lineage import Departure
 from harness.checkpoint.manifest import COMMIT, Place, record
@@ -57,12 +58,37 @@ def test_storage_that_cannot_hold_checkpoints_is_refused_by_name(url, why):
         "abfs://container@account.dfs.core.windows.net/run?sig=hunter2",
         "s3://bucket/run?X-Amz-Security-Token=hunter2",
         "chaos::s3://bucket/run?secret_key=hunter2",
+        "s3://bucket/run?passwd=hunter2",
+        "s3://AKIAIOSFODNN7:hunter2/with/slashes@bucket/run",
+        "chaos::s3://AKIAIOSFODNN7:hunter2/with/slashes@bucket/run",
+        "s3:/AKIAIOSFODNN7:hunter2@bucket/run",
+        "s3:AKIAIOSFODNN7:hunter2@bucket/run",
+        "://AKIAIOSFODNN7:hunter2@bucket/run",
+        "file://user:hunter2@host/run",
+        "s3://AKIAIOSFODNN7:hunter2@bucket/run\0",
     ],
 )
 def test_credentials_in_a_url_are_refused_and_never_repeated(url):
     with pytest.raises(StoreError, match="has credentials in it") as refusal:
         Store.at(url, "run")
-    assert "hunter2" not in str(refusal.value)
+    with pytest.raises(ValueError, match="has credentials in it") as mistake:
+        settings.resolve([("flag", {"checkpoints": url})])
+    assert "hunter2" not in str(refusal.value) + str(mistake.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "abfs://container@account.dfs.core.windows.net/run",
+        "webhdfs://namenode:9870/run@night:1",
+        "sftp://me@host:22/run",
+        "s3://[::1]:9000/run",
+        "chaos::file:///data/run:1",
+        "/data/a:b@c/run",
+    ],
+)
+def test_a_user_a_port_and_a_path_are_no_credentials(url):
+    address.check(url)
 
 
 def test_a_package_that_is_missing_is_named_with_the_extra_that_installs_it(monkeypatch):
