@@ -111,11 +111,16 @@ def instants(start_ns: int, end_ns: int, every_s: float | None) -> list[int]:
 
     Raises `ValueError` for what can be no interval.
     """
-    if every_s is not None and not 0.001 <= every_s <= 1e9:
-        raise ValueError(f"--every {every_s:g} is no interval: it is 0.001 to 1e9 seconds")
+    check_interval(every_s)
     usual_ns = min(max((end_ns - start_ns) // USUAL_INSTANTS, _NS), SILENT_NS)
     every_ns = usual_ns if every_s is None else int(every_s * _NS)
     return [*range(start_ns, end_ns - _MS, every_ns), end_ns]
+
+
+def check_interval(every_s: float | None) -> None:
+    """Raise `ValueError` for what can be no interval."""
+    if every_s is not None and not 0.001 <= every_s <= 1e9:
+        raise ValueError(f"--every {every_s:g} is no interval: it is 0.001 to 1e9 seconds")
 
 
 def _downs(whole: Timeline) -> list[tuple[int, int]]:

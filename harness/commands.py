@@ -3,12 +3,14 @@
 Each gives its exit status: 0 done, 1 the answer is no, 2 a mistake in how it was called.
 """
 
+import re
 import sys
+from collections.abc import Sequence
 from json import dumps
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from harness.rundir import RunDir
 
@@ -17,6 +19,17 @@ NO = 1
 USAGE = 2
 
 Flag = Parameter(negative="")
+
+
+def _whole(_: type, tokens: Sequence[Token]) -> int:
+    """A number without a fraction: cyclopts by itself would round one off, and say nothing."""
+    text = tokens[0].value
+    if not re.fullmatch(r"[+-]?\d{1,30}", text):
+        raise ValueError(f"{text[:40]!r} is not a whole number")
+    return int(text)
+
+
+Whole = Parameter(converter=_whole)
 
 
 def report(run: Path, /, *, json: Annotated[bool, Flag] = False) -> int:
@@ -67,7 +80,7 @@ def sweep(*runs: Path, all: Annotated[bool, Flag] = False) -> int:  # noqa: A002
     for run_dir in filter(None, run_dirs):
         try:
             print(f"{run_dir.path}: {sweep_run(run_dir)}", flush=True)  # noqa: T201
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             return refused(str(error), NO)
     for what in sweep_all() if all else ():
         print(f"taken away: {what}", flush=True)  # noqa: T201
@@ -105,7 +118,7 @@ def export(
     *,
     openmetrics: Annotated[bool, Flag] = False,
     every: float | None = None,
-    port: int | None = None,
+    port: Annotated[int | None, Whole] = None,
     host: str = "127.0.0.1",
     access: Path | None = None,
     with_parent: Annotated[bool, Flag] = False,
@@ -150,8 +163,14 @@ def _write_out(run_dirs: list[RunDir], every_s: float | None) -> int:
     import harness.backfill
 
     try:
-        harness.backfill.write(run_dirs, every_s, sys.stdout)
+        harness.backfill.check_interval(every_s)
     except ValueError as error:
+        return refused(str(error))
+    try:
+        harness.backfill.write(run_dirs, every_s, sys.stdout)
+    except BrokenPipeError:
+        raise
+    except (OSError, ValueError) as error:
         return refused(str(error), NO)
     return DONE
 

@@ -24,7 +24,7 @@ from harness.page.document import document
 from harness.parent import die_with
 from harness.replace import replace_file
 from harness.rundir import RunDir
-from harness.server import OPEN, Answer, Asked, Routes, Server, say
+from harness.server import OPEN, Answer, Asked, Routes, Server, mistakes, say
 
 SCHEMA = 1
 USUAL_PORT = 9464
@@ -85,6 +85,10 @@ def serve(
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     if with_parent:
         die_with(os.getppid(), signal.SIGTERM)
+    for mistake in (wrong := mistakes(host, port)):
+        say(mistake)
+    if wrong:
+        return 2
     try:
         exporter = Exporter(run_dir, host, port, OPEN if access is None else read(access))
     except ValueError as error:

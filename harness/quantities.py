@@ -5,6 +5,7 @@ Inside, everything is seconds; a bare number is never guessed to be some unit.
 
 import math
 import re
+import sys
 from collections.abc import Mapping
 
 UNITS_S: Mapping[str, float] = {
@@ -72,7 +73,7 @@ def checked(
     if isinstance(value, bool) or not isinstance(value, int | float):
         unit = " in seconds" if name.endswith("_s") else ""
         raise ValueError(f"{name} = {value!r} is not a number{unit}: give a plain number")  # noqa: TRY004  # what people give is wrong, not the program
-    if not math.isfinite(value):
+    if not abs(value) <= sys.float_info.max:  # a whole number may be larger than any float
         raise ValueError(f"{name} = {value!r} is not finite: give a plain number")
     if above is not None and not value > above:
         raise ValueError(f"{name} = {value!r} is not above {above}: give a larger one")

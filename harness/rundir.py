@@ -1,8 +1,18 @@
 """Names every file of a run. Nobody else builds a path inside a run directory."""
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
+
+
+def check_local(path: str | os.PathLike[str]) -> None:
+    """Raise `ValueError` for a URL, or a folder of that name would appear; it is not repeated."""
+    if re.match(r"[A-Za-z][\w+.-]*:/", os.fspath(path)):
+        raise ValueError(
+            "a run directory is a folder of this machine and no URL: give it a path, and where"
+            " checkpoints are to be kept as --checkpoints URL"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,18 @@ class _Handler(BaseHTTPRequestHandler):
         """A scrape a second is nothing to write down."""
 
 
+def mistakes(host: str, port: int | None, prefix: str = "--") -> list[str]:
+    """A line for each flag that names no place to listen at; `prefix` begins their names."""
+    found = []
+    if not host:
+        found.append(
+            f"{prefix}host '' is no address: name one; 0.0.0.0 is all of this machine's, for anyone"
+        )
+    if port is not None and not 0 <= port < 1 << 16:
+        found.append(f"{prefix}port {port} is no TCP port: it is 0 to 65535")
+    return found
+
+
 def is_loopback(host: str) -> bool:
     """Whether what listens on `host` is reached from this machine alone."""
     try:

@@ -20,7 +20,7 @@ from harness.beginning import began_ns, start_ticks
 from harness.checkpoint.lineage import Departure
 from harness.checkpoint.tell import warn
 from harness.membership import Membership
-from harness.rundir import RunDir
+from harness.rundir import RunDir, check_local
 from harness.settings import Record, Setting
 from harness.storage import probed_store
 
@@ -60,7 +60,9 @@ def settle(member: Membership, run: str | None, chosen: Mapping[str, Any]) -> Se
     Raises `ValueError` for settings that are wrong, or that this run was not started with.
     """
     environ = os.environ
-    run_dir = RunDir.at(environ.get("HARNESS_RUN_DIR") or run or default_run_dir(member))
+    where = environ.get("HARNESS_RUN_DIR") or run or default_run_dir(member)
+    check_local(where)
+    run_dir = RunDir.at(where)
     run_dir.create()
     with settings.turn(run_dir.settings):
         return _settled(member, run_dir, chosen)

@@ -256,8 +256,9 @@ def read(path: Path) -> Record | None:
     except FileNotFoundError:
         return None
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise ValueError(
-            f"{path} cannot be read as a run's settings: {error}; put it back from a copy, or name"
+            f"{path} cannot be read as a run's settings: {why}; put it back from a copy, or name"
             " another run directory"
         ) from error
 

@@ -13,7 +13,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from harness import access, settings
+from harness import access, server, settings
+from harness.rundir import check_local
 from harness.settings import ALIASES, DEFAULTS
 from launch import watchdog
 from launch.flags import HANGS, LIMITS, UsageError, flag, make_parser
@@ -176,8 +177,9 @@ def _refuse(asked: argparse.Namespace) -> None:
     ]
     if asked.faults is not None and asked.tape is not None:
         mistakes.append("--faults and --tape exclude each other: a plan is compiled into a tape")
-    if asked.metrics_port is not None and not 0 <= asked.metrics_port < 1 << 16:
-        mistakes.append(f"--metrics-port {asked.metrics_port} is no TCP port: it is 0 to 65535")
+    mistakes += server.mistakes(asked.metrics_host, asked.metrics_port, "--metrics-")
+    if asked.run is not None:
+        mistakes += _mistaken_run(asked.run)
     for name, path in (("--faults", asked.faults), ("--tape", asked.tape)):
         if path is not None and not path.is_file():
             mistakes.append(f"{name} {path}: there is no such file")
@@ -186,6 +188,14 @@ def _refuse(asked: argparse.Namespace) -> None:
     mistakes += _mistaken_settings(asked)
     if mistakes:
         raise UsageError("\n".join(mistakes))
+
+
+def _mistaken_run(path: Path) -> list[str]:
+    try:
+        check_local(path)
+    except ValueError as error:
+        return [f"--run: {error}"]
+    return []
 
 
 def _mistaken_access(path: Path) -> list[str]:

@@ -8,6 +8,8 @@ from harness.planner import FastTier, Job
 from harness.planning.levers import SERVED, Means, Memory, Place, Stragglers
 from harness.quantities import BYTES, checked, duration_s, quantity
 
+MOST_GPUS = 10**9
+
 
 @dataclass(frozen=True, slots=True)
 class Rate:
@@ -170,7 +172,7 @@ def _gpus(text: str) -> int:
     except ValueError:
         form = "16384, 1024,4096 or 16384..100000"
         raise ValueError(f"--gpus {text!r} is not a number of GPUs: write {form}") from None
-    checked("--gpus", count, at_least=1, at_most=10**9)
+    checked("--gpus", count, at_least=1, at_most=MOST_GPUS)
     return count
 
 

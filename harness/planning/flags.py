@@ -6,6 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from harness.commands import Whole
 from harness.fleet import Level
 from harness.planning import asked as asking
 from harness.planning.asked import Asked, Rate
@@ -41,7 +42,7 @@ class Flags:
     """Failures of the whole job that were counted in a time of training: 3/100h."""
     mtbf: Text = ""
     """Refused: say of what, by one of the four above."""
-    gpus_per_node: int = 8
+    gpus_per_node: Annotated[int, Whole] = 8
     """For a mean per node."""
     save: Text = ""
     """How long a save blocks training: 33s. Default: until --state is written to --storage."""
@@ -171,7 +172,9 @@ def _rate(flags: Flags, sizes: list[int], seen: Seen | None) -> Rate | None:
         raise ValueError(
             "--mtbf-job and --seen hold for one size, and --gpus has several: give --mtbf-per-gpu"
         )
-    per_node = int(checked("--gpus-per-node", flags.gpus_per_node, at_least=1))
+    per_node = int(
+        checked("--gpus-per-node", flags.gpus_per_node, at_least=1, at_most=asking.MOST_GPUS)
+    )
     for level, text in given.items():
         return Rate(level, checked(_NAMES[level], duration_s(text), above=0), per_node)
     if flags.seen:

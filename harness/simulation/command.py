@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.rundir import RunDir
+from harness.rundir import RunDir, check_local
 from harness.simulation.flags import NOTHING_ASKED, Flags, job, preset
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ def _study(flags: Flags) -> None:
     asked = job(flags)
     if flags.figure is not None:
         figure.check(flags.figure)
+    if flags.run is not None:
+        check_local(flags.run)
     run_dir = None if flags.run is None else RunDir.at(flags.run)
     if run_dir is not None:
         record.check(run_dir)

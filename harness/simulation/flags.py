@@ -6,6 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from harness.commands import Whole
 from harness.quantities import checked, duration_s
 from harness.simulation import asked as asking
 from harness.simulation.asked import Asked
@@ -13,6 +14,9 @@ from harness.simulation.draws import valid_seed
 from harness.simulation.presets import PRESETS, Preset
 
 DAYS = 30.0
+MOST_SEEDS = 1_000_000
+MOST_FAILURES = 10_000_000
+"""In one run: all of them are held in memory at once."""
 
 Duration = Annotated[str, Parameter(allow_leading_hyphen=True)]
 """A duration may be mistyped as a negative one; it is told so like any other mistake."""
@@ -35,9 +39,9 @@ class Flags:
     """Intervals of work between saves to try, 4,8,16min. Default: around the best one, or the preset's."""
     days: float | None = None
     """Length of each run. Default: 30, or the preset's."""
-    seeds: int = 20
+    seeds: Annotated[int, Whole] = 20
     """Runs at each interval."""
-    first_seed: int = 1
+    first_seed: Annotated[int, Whole] = 1
     """The first run's; the others follow it."""
     law: str = "exponential"
     """Law of the gaps between failures: exponential, weibull:SHAPE, lognormal:CV."""
@@ -101,11 +105,17 @@ def job(flags: Flags) -> Asked:
     mtbf_s = _mtbf_s(figures["mtbf"], save_s)
     ways = asking.failures(mtbf_s, flags.law, flags.trace, flags.racks, flags.lemons)
     mean_s = asking.mean_s(ways)
+    days = checked("--days", _days(flags, known), above=0)
+    if mean_s is not None and days * 86_400 > MOST_FAILURES * (mean_s + restart_s):
+        raise ValueError(
+            f"--days {days:g} has more than {MOST_FAILURES:,} failures, one every {mean_s:g} s: give"
+            " fewer days"
+        )
     return Asked(
         mtbf_s=mean_s,
         save_s=save_s,
         restart_s=restart_s,
-        horizon_s=86_400 * checked("--days", _days(flags, known), above=0),
+        horizon_s=86_400 * days,
         intervals_s=_intervals_s(flags, known, save_s, mean_s),
         seeds=_seeds(flags),
         failures=ways,
@@ -144,7 +154,7 @@ def _days(flags: Flags, known: Preset | None) -> float:
 
 
 def _seeds(flags: Flags) -> range:
-    checked("--seeds", flags.seeds, at_least=1)
+    checked("--seeds", flags.seeds, at_least=1, at_most=MOST_SEEDS)
     last = valid_seed(flags.first_seed) + flags.seeds - 1
     return range(flags.first_seed, valid_seed(last) + 1)
 

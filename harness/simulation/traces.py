@@ -28,7 +28,7 @@ def instants_s(path: Path) -> list[float]:
             _of_json(json.loads(text)) if text.lstrip().startswith(("[", "{")) else _of_csv(text)
         )
         instants = sorted({checked("instant", instant_s, at_least=0) for instant_s in found})
-    except (LookupError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, RecursionError) as error:
         told = f"an entry has no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{path} is no trace of failures: {told}") from error
     if not instants:

@@ -52,7 +52,7 @@ def read(path: Path) -> Vectors:
         shared = table.get("params", {})
         rows = [_row({**shared, **told.get("params", {})}, told) for told in table["results"]]
         streams = {int(seed): told for seed, told in table.get("mulberry32_first5", {}).items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         told = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{path} holds no vectors of the simulator: {told}") from error
     if not rows:

@@ -9,20 +9,20 @@ from json import dumps
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError
 
 from harness.checkpoint import audit
 from harness.checkpoint.manifest import DamagedError, Place
 from harness.checkpoint.store import Store
+from harness.commands import DONE, NO, USAGE, Flag, Whole
+from harness.conversion import MOST
 from harness.stored import HELP
 from harness.stored import listing as listings
 from harness.stored.listing import Listing, Row, State
 from harness.stored.opening import begun, opened
-from harness.stored.removal import chosen
+from harness.stored.removal import chosen, is_named
 
-DONE, NO, USAGE = 0, 1, 2
 STATUS = "\n\nExit status: 0 done or yes, 1 no, 2 wrong usage."
-Flag = Parameter(negative="")
 
 
 class Refusal(Exception):  # noqa: N818  # often no mistake: the answer is no
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     except DamagedError as error:
         return _refused(str(error), NO)
     except (ValueError, OSError) as error:
-        return _refused(str(error), USAGE)
+        return _refused(_told(error), USAGE)
     if not arguments:
         return USAGE
     return DONE if status is None else int(status)
@@ -162,7 +162,7 @@ def export(run: str, step: str, /, *, to: Path) -> int:
         FILE.safetensors, FILE.pt (torch.save of plain containers), or a torch.distributed.checkpoint directory.
     """
     store = opened(run).store
-    place = _places(store, step)[-1]
+    place = _of_step(store, step)[-1]
     from harness.stored import document, forms
 
     forms.write(document.of_store(store, place), to)
@@ -175,7 +175,7 @@ def import_(
     /,
     *,
     to: str,
-    step: int | None = None,
+    step: Annotated[int | None, Whole] = None,
     script: str | None = None,
     force: Annotated[bool, Flag] = False,
 ) -> int:
@@ -197,6 +197,9 @@ def import_(
     from harness.stored import forms, placing
 
     document = forms.read(file)
+    at = document.about.step if step is None else step
+    if not 0 <= at <= MOST:
+        raise ValueError(f"--step {at} is not a step: it is from 0 to {MOST}")
     where = begun(to, script)
     good = _of_run(where.store)
     if good and not force:
@@ -205,9 +208,6 @@ def import_(
             " instead: add --force if that is meant"
         )
     attempt = where.store.claim_attempt(where.newest_attempt)
-    at = document.about.step if step is None else step
-    if at < 0:
-        raise ValueError(f"--step {at} is below 0")
     place = placing.place_document(where.store, document, at, attempt)
     audit.verify(where.store, place)
     _print(f"{place.name}, verified, is in {where.store.root}: the run goes on from step {at}")
@@ -218,12 +218,14 @@ def import_(
 
 
 def _places(store: Store, step: str) -> list[Place]:
-    """The commits of a step, those in the run's history last; or all. Raises `Refusal`."""
-    committed = store.committed()
-    if step == "all":
-        return committed
-    chain = store.chain()
-    wanted = [p for p in committed if step in (p.name, str(p.step))]
+    """The commits of a step; or all. Raises `Refusal`."""
+    return store.committed() if step == "all" else _of_step(store, step)
+
+
+def _of_step(store: Store, step: str) -> list[Place]:
+    """The commits of a step, those in the run's history last. Raises `Refusal`."""
+    committed, chain = store.committed(), store.chain()
+    wanted = [place for place in committed if is_named(place.name, place.step, step)]
     if not wanted:
         there = ", ".join(dict.fromkeys(str(place.step) for place in committed)) or "none"
         raise Refusal(f"no checkpoint of step {step} in {store.root}; there are: {there}", USAGE)
@@ -278,6 +280,12 @@ def _agreed(question: str) -> bool:
 
 def _print(line: str) -> None:
     print(line)  # noqa: T201
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _refused(reason: str, status: int) -> int:

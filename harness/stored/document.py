@@ -110,7 +110,7 @@ def unflattened(flat: Flattened, where: str) -> Document:
             tree.unflatten(skeleton, _of(rank, flat.tensors))
             for rank, skeleton in enumerate(text.own)
         ]
-    except (msgspec.DecodeError, ValueError, TypeError, KeyError) as error:
+    except (msgspec.DecodeError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise FormError(f"{where} is no whole checkpoint: {error}") from error
     return Document(text.about, shared, own)
 

@@ -7,7 +7,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from pickle import UnpicklingError
@@ -62,6 +63,8 @@ def write(document: Document, path: Path) -> None:
     form = Form.of(path)
     if path.exists():
         raise FormError(f"{path} exists already: name another file, or move it away")
+    if not path.parent.is_dir():
+        raise FormError(f"{path.parent} is no folder of this machine: make it, or name another one")
     match form:
         case Form.SAFETENSORS:
             _appear(path, lambda at: _to_safetensors(flattened(document), at))
@@ -96,7 +99,8 @@ def _appear(path: Path, make: Callable[[Path], None]) -> None:
     """Let `make` write beside `path`; what is whole and durable gets that name."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        make(fresh)
+        with _told_of(path):
+            make(fresh)
         for file in [fresh, *fresh.rglob("*")] if fresh.is_dir() else [fresh]:
             descriptor = os.open(file, os.O_RDONLY)
             os.fsync(descriptor)
@@ -108,6 +112,15 @@ def _appear(path: Path, make: Callable[[Path], None]) -> None:
             shutil.rmtree(fresh)
         else:
             fresh.unlink(missing_ok=True)
+
+
+@contextmanager
+def _told_of(path: Path) -> Iterator[None]:
+    """What the libraries raise of a file that they cannot write is told of `path`, as `FormError`."""
+    try:
+        yield
+    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
+        raise FormError(f"{path} cannot be written: {error}") from error
 
 
 # ── safetensors ─────────────────────────────────────────────────────────────────────────────────
@@ -147,7 +160,7 @@ def _from_torch(path: Path) -> Document:
         raise FormError(f"{path} is no whole checkpoint: it lacks 'shared' or 'own'")
     try:
         fields = json.loads(held[_KEY])
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise FormError(f"{path} is no whole checkpoint: {error}") from error
     return Document(about_in(fields, len(own), str(path)), held["shared"], own)
 
@@ -163,5 +176,6 @@ def _loaded(path: Path) -> Any:
             f"{path} is not read: {what} only tensors and plain containers are taken from a pickle,"
             " for anything else in one can run code"
         ) from error
-    except (RuntimeError, ValueError, OSError, EOFError) as error:
-        raise FormError(f"{path} cannot be read by torch.load: {error}") from error
+    except Exception as error:  # a damaged file makes torch raise whatever it stumbles over
+        why = f"{type(error).__name__}: {error}"
+        raise FormError(f"{path} cannot be read by torch.load: {why}") from error

@@ -55,6 +55,8 @@ def begun(where: str, script: str | None) -> Opened:
                 f"there is no run at {where}: say which script will go on with the checkpoint"
                 " (--script train.py), and the run is made"
             )
+        if not Path(script).name:
+            raise StoreError(f"--script {script!r} names no script")
         if run_dir.path.exists() and any(run_dir.path.iterdir()):
             raise StoreError(f"{where} is not empty and holds no run: name another directory")
         run_dir.create()

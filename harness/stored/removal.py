@@ -19,11 +19,13 @@ def chosen(listing: Listing, wanted: Collection[str], sound: Collection[str]) ->
 
     Refused for what is not there, and where no good checkpoint of the run would be left.
     """
-    strangers = sorted(one for one in wanted if not any(_is(row, one) for row in listing.rows))
+    strangers = sorted(
+        one for one in wanted if not any(is_named(row.name, row.step, one) for row in listing.rows)
+    )
     if strangers:
         there = ", ".join(dict.fromkeys(str(row.step) for row in listing.rows)) or "none"
         return Removal((), f"no checkpoint of step {', '.join(strangers)}; there are: {there}")
-    rows = [row for row in listing.rows if any(_is(row, one) for one in wanted)]
+    rows = [row for row in listing.rows if any(is_named(row.name, row.step, one) for one in wanted)]
     good = [row for row in listing.rows if row.state is State.COMMITTED and row.name in sound]
     if good and all(row in rows for row in good):
         last = good[-1].step
@@ -31,5 +33,6 @@ def chosen(listing: Listing, wanted: Collection[str], sound: Collection[str]) ->
     return Removal(rows)
 
 
-def _is(row: Row, wanted: str) -> bool:
-    return wanted == row.name or (wanted.isdecimal() and int(wanted) == row.step)
+def is_named(name: str, step: int, wanted: str) -> bool:
+    """True if `wanted`, as people type it, is the name of a save, or its step."""
+    return wanted == name or (wanted.lstrip("0") or wanted[:1]) == str(step)

@@ -140,9 +140,56 @@ def test_a_wrong_path_is_one_clear_line(tmp_path, capsys, arguments: Sequence[st
     assert capsys.readouterr().err.splitlines()[0] == f"harness: {line.format(tmp_path)}"
 
 
-@pytest.mark.parametrize("arguments", [[], ["report"], ["repot"], ["export", ".", "--port", "x"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["report"],
+        ["repot"],
+        ["export", ".", "--port", "x"],
+        ["export", ".", "--port", "1.5"],
+        ["simulate", "--preset", "llama3", "--seeds", "1.5"],
+        ["plan", "--gpus", "8", "--gpus-per-node", "1.5"],
+        ["checkpoint", "import", "x.pt", "--to", "x", "--step", "1.5"],
+    ],
+)
 def test_a_mistake_in_how_it_is_called_exits_2(arguments, capsys):
     assert main(arguments) == USAGE
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--port", "-1"], "harness export: --port -1 is no TCP port: it is 0 to 65535"),
+        (["--port", "70000"], "harness export: --port 70000 is no TCP port: it is 0 to 65535"),
+        (["--host", ""], "harness export: --host '' is no address: name one; 0.0.0.0 is all of"),
+        (["--openmetrics", "--every", "nan"], "harness: --every nan is no interval: it is 0.001"),
+    ],
+)
+def test_what_an_exporter_cannot_do_is_one_line_and_2(tmp_path, flags, line):
+    run_dir = stories.write(tmp_path / "run", stories.KILLED_ONCE)
+    command = [sys.executable, "-m", "harness", "export", str(run_dir.path), *flags]
+    told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (told.returncode, told.stdout) == (USAGE, "")
+    assert told.stderr.startswith(line)
+    assert told.stderr.count("\n") == 1
+
+
+def test_a_log_that_is_no_file_is_one_line_whoever_reads_it(tmp_path, capsys):
+    run_dir = stories.write(tmp_path / "run", stories.KILLED_ONCE)
+    (run_dir.events / "rank-7.jsonl").mkdir()
+    for command in (["report"], ["export", "--openmetrics"]):
+        assert main([*command, str(run_dir.path)]) == NO
+        assert "it is no file, and an event log is made of files" in capsys.readouterr().err
+
+
+def test_a_folder_in_the_place_of_run_toml_is_one_line_whoever_reads_it(tmp_path, capsys):
+    run_dir = stories.write(tmp_path / "run", stories.KILLED_ONCE)
+    run_dir.settings.unlink(missing_ok=True)
+    run_dir.settings.mkdir()
+    for command in (["report"], ["export", "--openmetrics"], ["sweep"]):
+        assert main([*command, str(run_dir.path)]) == NO
+        assert f"Is a directory: '{run_dir.settings}'" in capsys.readouterr().err
 
 
 def test_a_log_of_a_later_version_is_refused_in_one_line(tmp_path, capsys):

@@ -107,6 +107,9 @@ def test_flags_without_a_meaning_here_are_said_to_have_none(script: str):
         (["--grace", "1e300"], "--grace 1e+300 is not a time: it must be from 0 to 1e+09 s"),
         (["--restart-window", "1e300"], "--restart-window 1e+300 is not a time"),
         (["--metrics-port", "-1"], "--metrics-port -1 is no TCP port: it is 0 to 65535"),
+        (["--metrics-host", ""], "--metrics-host '' is no address: name one"),
+        (["--run", "s3://key:word@bucket/run"], "--run: a run directory is a folder of this"),
+        (["--run", "file:///run"], "--run: a run directory is a folder of this machine and no URL"),
         (["--keep", "0"], "flag: keep = 0 is below 1"),
         (["--seed", "9" * 30], f"flag: seed = {'9' * 30} is above {2**63 - 1}"),
         (

@@ -232,6 +232,7 @@ def test_a_run_without_a_restart_does_not_say_how_long_one_takes(tmp_path, capsy
         (["--gpus", "9..1"], "runs backwards: write 1..9"),
         (["--gpus", "many"], "is not a number of GPUs"),
         (["--gpus", "0"], "--gpus = 0 is below 1"),
+        (["--gpus", "9" * 400], f"--gpus = {'9' * 400} is not finite"),
         (["--gpus", "8", "--save", "0s"], "--save = 0.0 is not above 0"),
         (["--gpus", "8", "--save=-1s"], "--save = -1.0 is not above 0"),
         (["--gpus", "8", "--restart=-1s"], "--restart = -1.0 is below 0"),

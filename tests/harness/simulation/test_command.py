@@ -241,7 +241,10 @@ def test_a_trace_alone_is_taken_as_it_happened(capsys):
         (("--preset", "llama3", "--restart", "-1s"), "--restart = -1.0 is below 0"),
         (("--preset", "llama3", "--restart", "boot=1s"), "unknown part 'boot' of a restart; known"),
         (("--preset", "llama3", "--days", "-1"), "--days = -1.0 is not above 0"),
+        (("--preset", "llama3", "--days", "1e9"), "--days 1e+09 has more than 10,000,000 failures"),
+        (("--preset", "llama3", "--run", "s3://bucket/run"), "a run directory is a folder of this"),
         (("--preset", "llama3", "--seeds", "0"), "--seeds = 0 is below 1"),
+        (("--preset", "llama3", "--seeds", "1000001"), "--seeds = 1000001 is above 1000000"),
         (("--preset", "llama3", "--first-seed", "4294967295"), "seed = 4294967314 is above"),
         (("--preset", "llama3", "--law", "pareto:2"), "unknown law 'pareto:2'; known"),
         (("--preset", "llama3", "--law", "weibull:x"), "'x' is not a number"),
@@ -262,6 +265,16 @@ def test_bad_input_gets_one_clear_line(capsys, flags, message):
     assert told.out == ""
     assert told.err.startswith(f"harness: {message}")
     assert told.err.count("\n") == 1
+
+
+def test_a_file_that_is_nested_without_end_gets_one_clear_line(tmp_path, capsys):
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 100_000)
+    for flags in (["--preset", "llama3", "--trace", str(path)], ["--check-vectors", str(path)]):
+        assert main(["simulate", *flags]) == USAGE
+        told = capsys.readouterr().err
+        assert told.startswith(f"harness: {path} ")
+        assert told.count("\n") == 1
 
 
 def test_an_empty_trace_gets_one_clear_line(tmp_path, capsys):

@@ -270,10 +270,56 @@ def test_a_damaged_checkpoint_is_not_exported(run_dir, run, tmp_path, capsys):
     assert not at.exists()
 
 
+def test_what_is_exported_is_one_step_and_goes_where_there_is_a_folder(run_dir, tmp_path, capsys):
+    for step, at, line in (
+        ("all", tmp_path / "a.pt", "no checkpoint of step all in "),
+        ("10", tmp_path / "none/a.pt", f"{tmp_path}/none is no folder of this machine: make it"),
+        ("10", tmp_path / "none/a", f"{tmp_path}/none is no folder of this machine: make it"),
+        ("10", "s3://bucket/a", "s3:/bucket is no folder of this machine: make it"),
+        ("10", "/proc/a.pt", "/proc/a.pt cannot be written: "),
+        ("10", "/proc/a.safetensors", "/proc/a.safetensors cannot be written: "),
+    ):
+        assert main(["checkpoint", "export", str(run_dir.path), step, "--to", str(at)]) == 2
+        told = capsys.readouterr().err
+        assert told.startswith(f"harness checkpoint: {line}")
+        assert told.count("\n") == 1
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("step", ["-1", str(2**63)])
+def test_an_import_at_what_is_no_step_makes_none(run_dir, tmp_path, capsys, step):
+    at = tmp_path / "state.safetensors"
+    assert main(["checkpoint", "export", str(run_dir.path), "10", "--to", str(at)]) == 0
+    capsys.readouterr()
+
+    flags = ["--to", str(tmp_path / "new"), "--script", "train.py", "--step", step]
+    assert main(["checkpoint", "import", str(at), *flags]) == 2
+
+    assert f"--step {step} is not a step: it is from 0 to {2**63 - 1}" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_run_is_made_for_a_script_that_has_a_name(run_dir, tmp_path, capsys):
+    at = tmp_path / "state.safetensors"
+    assert main(["checkpoint", "export", str(run_dir.path), "10", "--to", str(at)]) == 0
+    for script in ("", "/"):
+        flags = ["--to", str(tmp_path / "new"), "--script", script]
+        assert main(["checkpoint", "import", str(at), *flags]) == 2
+        assert f"--script {script!r} names no script" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_step_is_named_alike_whatever_is_done_to_it(run_dir, run, capsys):
+    assert main(["checkpoint", "verify", str(run_dir.path), "0010"]) == 0
+    assert main(["checkpoint", "rm", str(run_dir.path), "0010", "--yes"]) == 0
+    capsys.readouterr()
+    assert listed(capsys, run_dir.path).keys() == {20, 30}
+
+
 def test_a_mistake_in_the_call_is_told(run_dir, capsys):
     assert main(["checkpoint", "export", str(run_dir.path), "30"]) == 2
     assert main(["checkpoint", "import", "/none.pt", "--to", str(run_dir.path)]) == 2
-    assert "No such file or directory: '/none.pt'" in capsys.readouterr().err
+    assert "/none.pt: No such file or directory" in capsys.readouterr().err
     assert main(["checkpoint"]) == 2
     assert main(["checkpoint", "ls", "--help"]) == 0
 
