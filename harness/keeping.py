@@ -13,7 +13,7 @@ from torch.distributed import Store
 
 from harness import events, exactness, session
 from harness.checkpoint.load import Found
-from harness.checkpoint.named import Folder, sweep
+from harness.checkpoint.named import Folder, check, sweep
 from harness.checkpoint.overlap import Overlap, pays
 from harness.checkpoint.recollection import Recollection
 from harness.checkpoint.refusals import told_as_outage
@@ -230,6 +230,7 @@ class Keeping:
         place = self._settings.memory_dir
         if not (place and self._keeps()):
             return None
+        check(place)
         folder = Folder.of(place, self._run_id)
         try:
             folder.claim(self._run_dir, launcher)  # held until this process ends

@@ -4,7 +4,6 @@ A directory belongs to one run for ever. Launching it again continues it, and wh
 cannot be changed. Whatever cannot be is refused here, before any rank starts.
 """
 
-import fcntl
 import os
 import platform
 import secrets
@@ -16,10 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import settings, storage
+from harness import locks, settings, storage
+from harness.checkpoint import named
+from harness.events import Tier
+from harness.intervals.asked import Off, parse
 from harness.replace import replace_file
 from harness.rundir import RunDir
-from harness.settings import Record, Setting
+from harness.settings import Record, Setting, Settings
 from launch import companions
 from launch.flags import UsageError
 from launch.options import Options
@@ -41,7 +43,9 @@ def prepare(asked: Options, environ: Mapping[str, str]) -> Prepared:
     run_dir = RunDir.at(asked.run or _unused(asked.program))
     earlier = _earlier(run_dir, asked.program)
     resolved = _resolved(asked, earlier, environ)
-    resume = settings.values(resolved).resume
+    wanted = settings.values(resolved)
+    _check_memory(wanted)
+    resume = wanted.resume
     if earlier is None and resume.isdecimal():
         raise UsageError(
             f"--resume {resume}: {run_dir.path} is a new run and has no checkpoints: leave it out, or"
@@ -57,6 +61,15 @@ def prepare(asked: Options, environ: Mapping[str, str]) -> Prepared:
     return Prepared(run_dir, record, earlier is not None)
 
 
+def _check_memory(wanted: Settings) -> None:
+    """Refuse a place for copies in memory that no rank could use."""
+    if not isinstance(parse(wanted.memory_every, Tier.MEMORY), Off):
+        try:
+            named.check(wanted.memory_dir)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+
+
 @contextmanager
 def held(run_dir: RunDir) -> Iterator[None]:
     """Make the directory and be its one launcher. Raises `UsageError` if there is one already.
@@ -69,7 +82,7 @@ def held(run_dir: RunDir) -> Iterator[None]:
     except OSError as error:
         raise UsageError(f"--run {run_dir.path} cannot be used: {error.strerror}") from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        locks.take(descriptor)
         yield
     except BlockingIOError:
         raise UsageError(

@@ -32,8 +32,7 @@ def sweep_run(run_dir: RunDir) -> str:
     found = ["the saver that outlived its launcher"] if _dismissed(whereabouts(run_dir)) else []
     directory = settings.values(record.settings).memory_dir
     folder = Folder.of(directory or SHARED, record.run_id)
-    if folder.path.is_dir() and not folder.is_live:
-        folder.remove()
+    if folder.remove_dead():
         found.append(str(folder.path))
     return f"taken away: {' and '.join(found)}" if found else "nothing was left of it"
 

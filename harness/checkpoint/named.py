@@ -1,19 +1,22 @@
 """Memory with a name: files of one run, in a folder that people choose.
 
 They outlive every process, the saver too, so somebody has to take them away: the run at its end, or a
-sweep once it is dead. It lives while a process of it holds the owner's lock, or its launcher lives.
+sweep once it is dead. It lives while a process of it holds the folder's lock, or its launcher lives;
+what cannot be looked into is left alone.
 """
 
+import errno
 import fcntl
 import json
 import os
 import re
 import shutil
 from collections.abc import Collection, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness import locks
 from harness.beginning import start_ticks
 from harness.checkpoint.memory import Memory
 from harness.replace import replace_file
@@ -22,6 +25,7 @@ from harness.rundir import RunDir
 _PREFIX = "harness-memory-"
 _FILE = re.compile(r"rank-(\d+)\.slot-(\d+)")
 _OWNER = "owner.json"
+_TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +44,40 @@ class Folder:
 
         Raises `OSError`.
         """
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = self._made()
         owner = {"schema": 1, "run_dir": str(run_dir.path), "launcher": launcher}
         born = {"start_ticks": start_ticks(launcher)}
         replace_file(self.path / _OWNER, json.dumps({**owner, **born}).encode() + b"\n")
-        return self.hold()
+        return lock
+
+    def _made(self) -> int:
+        """The folder's lock: made anew where a sweep takes away what lay there before."""
+        for _ in range(_TRIES):
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            with suppress(FileNotFoundError):
+                lock = self.hold()
+                if _is_at(self.path, lock):
+                    return lock
+                os.close(lock)
+        raise FileNotFoundError(errno.ENOENT, "taken away again and again", str(self.path))
 
     def hold(self) -> int:
         """Keep others from taking it away until what this gives is closed. Raises `OSError`."""
         lock = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         fcntl.flock(lock, fcntl.LOCK_SH)
         return lock
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold it for as long as the block lasts, if it is there."""
+        lock = -1
+        with suppress(OSError):  # there is none
+            lock = self.hold()
+        try:
+            yield
+        finally:
+            if lock >= 0:
+                os.close(lock)
 
     def make(self, rank: int, slot: int, size_bytes: int) -> Memory:
         """New memory in the place of what was there under this name. Raises `OSError`."""
@@ -84,10 +111,25 @@ class Folder:
         """Take everything away."""
         shutil.rmtree(self.path, ignore_errors=True)
 
-    @property
-    def is_live(self) -> bool:
-        """True while its run is: nobody may take it away."""
-        return _is_held(self.path) or self._launcher_lives() or self._is_led()
+    def remove_dead(self) -> bool:
+        """Take everything away unless its run lives, or is somebody else's; True if it is gone.
+
+        Nobody can claim it meanwhile: whoever wants to waits for our lock, and then makes it anew.
+        """
+        try:
+            lock = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self._launcher_lives() or self._is_led():
+                return False
+            self.remove()
+        except OSError:  # it is held, or nobody can tell
+            return False
+        finally:
+            os.close(lock)
+        return not self.path.exists()
 
     def _owner(self) -> dict[str, object]:
         try:
@@ -110,29 +152,30 @@ class Folder:
 
 
 def is_led(run_dir: RunDir) -> bool:
-    """True while a launcher is at work in the run's directory."""
-    return _is_held(run_dir.path)
+    """True while a launcher is at work in the run's directory. Raises `OSError` where that cannot be told."""
+    return locks.is_held(run_dir.path)
 
 
-def _is_held(folder: Path) -> bool:
-    """True while some process holds a lock on `folder`, in whatever mode."""
-    try:
-        lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
+def check(directory: str) -> None:
+    """Raise `ValueError` for a directory that cannot hold copies; a typing error is not to make one."""
+    if directory and not (Path(directory).is_dir() and os.access(directory, os.W_OK | os.X_OK)):
+        raise ValueError(
+            f"memory_dir = {directory!r} is no folder that can be written to: make it, or name one"
+            " that is there, such as /dev/shm"
+        )
 
 
 def sweep(directory: str, spared: Folder | None = None) -> list[Folder]:
     """Take away what dead runs left in `directory`; which those were."""
-    left = [Folder(path) for path in sorted(Path(directory).glob(f"{_PREFIX}*")) if path.is_dir()]
-    dead = [folder for folder in left if folder != spared and not folder.is_live]
-    for folder in dead:
-        folder.remove()
-    return dead
+    left = [Folder(path) for path in sorted(Path(directory).glob(f"{_PREFIX}*"))]
+    return [folder for folder in left if folder != spared and folder.remove_dead()]
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """True if what is open is still what lies there."""
+    opened = os.fstat(descriptor)
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    return (there.st_dev, there.st_ino) == (opened.st_dev, opened.st_ino)

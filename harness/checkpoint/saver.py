@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
 from harness import settings
@@ -36,6 +36,8 @@ from harness.storage import checkpoint_store
 LEAVES_WITHIN_S = 50.0
 """How long it takes, at most, to finish what is complete once it is asked to leave."""
 _NICENESS = 10
+_LONGEST_POLL_S = 86400.0
+"""The kernel takes no more than 24 days."""
 _WRITER = "saver-0"
 
 
@@ -58,12 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             announce(run_dir, asked.address)
             relieve(earlier)
             _serve(desk, listening, [leave, *parents])
-            succeeded = not _was_asked(leave) and _linger(
-                desk, listening, leave, asked.linger, _folder(run_dir)
-            )
+            dismissed, folder = _was_asked(leave), _folder(run_dir)
+            succeeded = not dismissed and _linger(desk, listening, leave, asked.linger, folder)
         ended = desk.leave(LEAVES_WITHIN_S)
-        if not succeeded and (folder := _folder(run_dir)) is not None:
+        if folder is not None and dismissed:
             folder.remove()
+        elif folder is not None and not succeeded:
+            folder.remove_dead()  # another launcher may have begun meanwhile
     sys.stderr.flush()
     os._exit(0 if ended else 1)  # a thread may be stuck in the storage: it is not waited for
 
@@ -89,15 +92,13 @@ def _linger(
     desk: Desk, listening: socket.socket, leave: int, linger_s: float, folder: Folder | None
 ) -> bool:
     """Hold what is in memory for a while, until somebody ends this, or the next launcher has it: True."""
-    if folder is not None:
-        with suppress(OSError):  # there is none
-            folder.hold()  # until this process ends
     until_s = time.monotonic() + (0.0 if desk.shelf.is_empty else linger_s)
     ends = [leave, desk.relieved]
-    while (left_s := until_s - time.monotonic()) > 0:
-        ready = _serve(desk, listening, ends, left_s)
-        if desk.relieved in ready or _was_asked(leave):
-            return desk.relieved in ready
+    with nullcontext() if folder is None else folder.held():
+        while (left_s := until_s - time.monotonic()) > 0:
+            ready = _serve(desk, listening, ends, min(left_s, _LONGEST_POLL_S))
+            if desk.relieved in ready or _was_asked(leave):
+                return desk.relieved in ready
     return False
 
 

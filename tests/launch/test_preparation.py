@@ -57,6 +57,13 @@ def test_a_run_without_a_name_gets_one_of_its_script_and_the_time():
     assert re.fullmatch(r"m-\d{8}-\d{6}", _prepared("-m", "pack.m").run_dir.path.name)
 
 
+def test_a_place_for_copies_that_is_not_there_is_refused_before_a_rank_starts(tmp_path):
+    with pytest.raises(UsageError, match=r"memory_dir = '/typo' is no folder that can be written"):
+        _prepared("--memory-dir", "/typo", "train.py")
+    _prepared("--memory-dir", "/typo", "--memory-every", "off", "train.py")
+    _prepared("--memory-dir", str(tmp_path), "train.py")
+
+
 def test_nothing_is_touched_by_preparing():
     _prepared("--run", "r", "train.py")
     assert sorted(path.name for path in Path().iterdir()) == ["other.py", "train.py"]

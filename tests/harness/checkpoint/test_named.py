@@ -5,21 +5,27 @@ import os
 import subprocess
 import sys
 import time
+import uuid
+from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
 
 from harness import cli, settings
-from harness.checkpoint import leftovers, slot
+from harness.checkpoint import leftovers, named, slot
+from harness.checkpoint import saver as saver_of
+from harness.checkpoint.desk import Desk
 from harness.checkpoint.leftovers import sweep_run
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.memory import Memory
-from harness.checkpoint.named import Folder, sweep
+from harness.checkpoint.named import Folder, check, sweep
 from harness.checkpoint.share import Share
+from harness.checkpoint.store import Store
 from harness.checkpoint.whereabouts import whereabouts
-from harness.checkpoint.wire import Copied, Hello, Line
+from harness.checkpoint.wire import Copied, Hello, Line, listener
 from harness.events import SaveCommitted, Tier
+from harness.replace import replace_file
 from harness.rundir import RunDir
 from launch.preparation import held
 from tests.harness.checkpoint.world import Rank, Run
@@ -84,8 +90,7 @@ def claimed(tmp_path: Path, run_id: str, launcher: int, ticks: int | None = None
 
 
 def test_a_run_whose_launcher_lives_is_never_swept(tmp_path):
-    folder = claimed(tmp_path, "led", os.getpid())
-    assert folder.is_live
+    claimed(tmp_path, "led", os.getpid())
     assert sweep(str(tmp_path)) == []
 
 
@@ -105,6 +110,59 @@ def test_a_start_sweeps_dead_runs_and_spares_its_own_and_strangers(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {mine.path.name, "other"}
 
 
+def test_a_run_that_is_just_beginning_is_never_swept(tmp_path, monkeypatch):
+    swept = []
+
+    def late(path: Path, content: bytes) -> None:
+        swept.append(sweep(str(tmp_path)))
+        replace_file(path, content)
+
+    monkeypatch.setattr(named, "replace_file", late)
+    folder = claimed(tmp_path, "new", os.getpid())
+    assert swept == [[]]
+    assert (folder.path / "owner.json").is_file()
+
+
+def test_a_claim_that_met_a_sweep_makes_the_folder_anew(tmp_path, monkeypatch):
+    folder, hold, locks = Folder.of(str(tmp_path), "again"), Folder.hold, []
+
+    def swept(self: Folder) -> int:
+        locks.append(hold(self))
+        if len(locks) == 1:
+            self.remove()
+        return locks[-1]
+
+    monkeypatch.setattr(Folder, "hold", swept)
+    lock = folder.claim(RunDir.at(tmp_path / "run"), os.getpid())
+    assert locks[1:] == [lock]
+    assert os.fstat(lock).st_ino == folder.path.stat().st_ino
+    assert (folder.path / "owner.json").is_file()
+    os.close(lock)
+
+
+def test_a_run_of_which_nobody_can_tell_whether_it_lives_is_never_swept(tmp_path):
+    folder = claimed(tmp_path, "strange", os.getpid(), ticks=1)
+    (tmp_path / "run").symlink_to(tmp_path / "run")  # cannot be opened, and is there
+    assert sweep(str(tmp_path)) == []
+    (tmp_path / "run").unlink()
+    assert sweep(str(tmp_path)) == [folder]
+
+
+def test_what_is_no_folder_is_no_runs(tmp_path):
+    (tmp_path / "harness-memory-file").write_bytes(b"mine")
+    assert sweep(str(tmp_path)) == []
+    assert (tmp_path / "harness-memory-file").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("place", ["typo", "file"])
+def test_a_place_for_copies_is_there_or_refused(tmp_path, place):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=f"{place}' is no folder that can be written to: make it"):
+        check(str(tmp_path / place))
+    check(str(tmp_path))
+    check("")
+
+
 # ── savers that outlive their launcher ──────────────────────────────────────────────────────────
 
 LAUNCHER = """
@@ -121,6 +179,9 @@ sys.stdin.read()
 """
 
 
+SHARE = Share(0, [], "{}", "{}", "layout")
+
+
 def abandoned(tmp_path: Path, linger_s: float) -> tuple[RunDir, psutil.Process]:
     """A saver that holds a copy, and whose launcher was killed."""
     run_dir = RunDir.at(tmp_path)
@@ -135,8 +196,7 @@ def abandoned(tmp_path: Path, linger_s: float) -> tuple[RunDir, psutil.Process]:
         line = Line.to(address.decode(), 10.0)
         line.send(Hello("run", 1, 0, 1, 3, 10.0, {}, keeps=True))
         memory = Memory(128 << 10)
-        share = Share(0, [], "{}", "{}", "layout")
-        slot.put_label(memory.view, "run", Place(7, 1), 1, slot.DATA, share, {})
+        slot.put_label(memory.view, "run", Place(7, 1), 1, slot.DATA, SHARE, {})
         line.send(Copied(0), memory.descriptor)
         log = run_dir.event_file("saver-0")
         until(lambda: b"SaveCommitted" in log.read_bytes(), "the copy is held")
@@ -161,6 +221,7 @@ def test_a_saver_outlives_its_launcher_until_it_is_swept(tmp_path, capsys):
 
 @pytest.mark.processes
 def test_every_dead_run_is_swept_at_once(tmp_path, capsys, monkeypatch):
+    (tmp_path / "shm").mkdir()
     left = claimed(tmp_path / "shm", "dead", os.getpid(), ticks=1)
     monkeypatch.setattr(leftovers, "SHARED", str(tmp_path / "shm"))
     run_dir, saver = abandoned(tmp_path / "run", 600.0)
@@ -182,8 +243,23 @@ def test_a_saver_that_nobody_needs_again_goes_by_itself(tmp_path):
     assert time.monotonic() - began_s >= 0.2
 
 
+def unopened() -> Store:
+    raise AssertionError("nothing is stored here")
+
+
+@pytest.mark.parametrize("linger_s", [1e12, float("inf")])
+def test_a_saver_may_be_asked_to_linger_for_longer_than_the_kernel_waits(linger_s):
+    desk, memory = Desk("run", unopened, lambda event, attempt: None), Memory(128 << 10)
+    slot.put_label(memory.view, "run", Place(7, 1), 1, slot.DATA, SHARE, {})
+    desk.shelf.put(0, 0, os.dup(memory.descriptor), 1)
+    os.eventfd_write(desk.relieved, 1)
+    leave = saver_of._asked_to_leave()
+    with closing(listener(f"harness-test-{uuid.uuid4().hex}")) as listening:
+        assert saver_of._linger(desk, listening, leave, linger_s, None)
+
+
 def test_a_launcher_that_has_ended_and_is_not_reaped_does_not_live(tmp_path):
     with subprocess.Popen([sys.executable, "-c", ""]) as launcher:
         folder = claimed(tmp_path, "ended", launcher.pid)
         until(lambda: psutil.Process(launcher.pid).status() == "zombie", "it has ended")
-        assert not folder.is_live
+        assert sweep(str(tmp_path)) == [folder]
