@@ -9,10 +9,13 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, pstdev
 
 ROBUST = 1.4826
 """Times the median absolute deviation: the standard deviation, where losses are normal."""
+
+NORMAL_98 = 2.054
+"""Standard deviations above the median that 98 % stay below, where losses are normal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,23 @@ def stands_out(before: Sequence[float], loss: float, limits: Limits) -> Spike | 
     if len(seen) < max(1, limits.window // 2):
         return None
     usual = median(seen)
-    scale = max(ROBUST * median(abs(it - usual) for it in seen), limits.least * abs(usual))
+    scale = max(_scatter(seen, usual), limits.least * abs(usual))
     if loss - usual <= limits.deviations * scale:
         return None
     return Spike(loss, usual, (loss - usual) / scale if scale else math.inf)
+
+
+def _scatter(seen: Sequence[float], usual: float) -> float:
+    """What stands for a standard deviation of losses whose median is `usual`.
+
+    Losses with a floor that many of them lie on, as those of a hinge do on zero, vary above it
+    alone: the deviations of the others say little, and what 98 % stay below says more.
+    """
+    spread = ROBUST * median(abs(it - usual) for it in seen)
+    rising = sorted(seen)
+    if seen.count(rising[0]) <= max(1, len(seen) // 10):
+        return spread
+    return max(spread, (rising[-1 - len(seen) // 50] - usual) / NORMAL_98) or pstdev(seen)
 
 
 class Losses:

@@ -36,13 +36,22 @@ def test_one_hard_batch_is_no_spike_and_a_second_in_a_row_is_told_once():
 
 def test_losses_that_do_not_vary_at_all_are_no_alarm_until_they_move():
     assert steps_of([2.0] * 20 + [2.05] * 20) == []
-    assert steps_of([2.0] * 20 + [2.5, 2.5]) == [21]
-    assert steps_of([0.0] * 20 + [0.1, 0.1]) == [21]
+    assert steps_of([2.0] * 90 + [2.5, 2.5], Limits()) == [91]
+    assert steps_of([0.0] * 90 + [0.1, 0.1], Limits()) == [91]
+
+
+@pytest.mark.parametrize("share", [0.2, 0.45, 0.55])
+def test_a_loss_that_is_zero_most_of_the_time_is_no_alarm_whenever_it_is_not(share):
+    random = np.random.default_rng(4)  # as a hinge's, or that of triplets
+    losses = random.exponential(1.0, 3_000) * (random.random(3_000) < share)
+    assert steps_of(losses.tolist(), Limits()) == []
+    assert steps_of([*losses[:500].tolist(), 50.0, 50.0], Limits()) == [501]
 
 
 def test_too_few_losses_and_those_that_are_no_number_say_nothing():
     assert steps_of([2.0, 9.0, 9.0], Limits(window=8)) == []
-    assert steps_of([2.0] * 6 + [math.nan, math.inf, 2.0, math.nan, 9.0, 9.0]) == [11]
+    usual = [2.0, 2.1, 1.8, 1.9, 2.2, 2.05]
+    assert steps_of([*usual, math.nan, math.inf, 2.0, math.nan, 9.0, 9.0]) == [11]
 
 
 @given(LOSSES, st.floats(-5.0, 5.0).map(lambda power: 2.0 ** round(power)))
