@@ -81,6 +81,7 @@ class Job:
         self._watch = Watch(
             self._voice,
             self._steplog.observed,
+            self._steplog.pace,
             self._protected,
             self.settings,
             self.rank,

@@ -30,6 +30,8 @@ class Pace:
         self._slot = slot
         self._host = HostTrail()
         self._device = device_trail(device or torch.device("cpu"))
+        self._left: Place | None = None
+        """Where the step was when the harness began to look at it; None while it does not."""
         self._gradients = 0
         self._gradients_before = 0
         """In the step before: after as many, this rank's own part of a step is done."""
@@ -50,6 +52,7 @@ class Pace:
         self._host.start()
         if self._device is not None:
             self._device.start()
+        self._left = None
         self._gradients = 0
         self.enter(Stage.BEGUN)
 
@@ -59,9 +62,23 @@ class Pace:
             self._slot.enter(stage)
         place = _PLACES.get(stage)
         if place is not None:
-            self._host.mark(place)
-            if self._device is not None:
-                self._device.mark(place)
+            self._mark(place)
+
+    def leave(self) -> None:
+        """What follows is the harness' own looking, and in no part of the step, until `back`."""
+        self._left = self._host.place
+        self._mark(Place.ASIDE)
+
+    def back(self) -> None:
+        """The step goes on from where it was left, if it was."""
+        left, self._left = self._left, None
+        if left is not None:
+            self._mark(left)
+
+    def _mark(self, place: Place) -> None:
+        self._host.mark(place)
+        if self._device is not None:
+            self._device.mark(place)
 
     def set_aside(self, elapsed_ns: int) -> None:
         """Leave `elapsed_ns`, an evaluation inside the step, out of its time."""

@@ -82,6 +82,11 @@ class Health:
         self._stepped = self._told = False
         self._sampled = bool(self._every) and step % self._every == 0
 
+    @property
+    def reads(self) -> bool:
+        """In the step under way norms and ratios are read."""
+        return self._sampled
+
     def clip(
         self, parameters: Tensor | Iterable[Tensor], max_norm: float, **options: Any
     ) -> Tensor:

@@ -23,6 +23,8 @@ class Place(IntEnum):
     UPDATING = auto()
     """The optimizer begins: the reduction is over."""
     UPDATED = auto()
+    ASIDE = auto()
+    """The harness looks at what it watches; then the step goes on from the place before."""
     END = auto()
 
 
@@ -34,6 +36,8 @@ class Part(IntEnum):
     LOOP = auto()
     """The loop's own code: logging, schedules, whatever a script does besides."""
     WAIT = auto()
+    ASIDE = auto()
+    """The harness' own looking, of which rank 0 does more: nobody's delay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +54,13 @@ class StepTime:
 
 def part(since: Place, until: Place) -> Part:
     """What the stretch from one place to the next is spent on."""
+    if since is Place.ASIDE:
+        return Part.ASIDE
     if since is Place.LOADING:
         return Part.DATA
     if since is Place.GRADIENT and until is not Place.GRADIENT:
         return Part.WAIT
-    if since in (Place.START, Place.UPDATED) and until in (Place.LOADING, Place.END):
+    if since in (Place.START, Place.UPDATED) and until in (Place.LOADING, Place.ASIDE, Place.END):
         return Part.LOOP
     return Part.COMPUTE
 

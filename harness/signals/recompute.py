@@ -78,6 +78,11 @@ class Audit:
         self._case: Case | None = None
         self._own: dict[Tensor, Tensor] = {}
 
+    @property
+    def is_due(self) -> bool:
+        """The step under way is to be audited, and has not been."""
+        return self._due and self._case is not None
+
     def before_update(self) -> None:
         """The gradients are reduced, and no weight has changed. Raises `CorruptionError`."""
         case, self._case = self._case, None

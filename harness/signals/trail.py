@@ -29,6 +29,11 @@ class HostTrail:
         self._instants_ns = [time.monotonic_ns()]
         self._asides_ns = [0]
 
+    @property
+    def place(self) -> Place:
+        """The last that the step passed."""
+        return self._places[-1]
+
     def mark(self, place: Place) -> None:
         """The step passes `place`."""
         self._places.append(place)

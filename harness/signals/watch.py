@@ -4,6 +4,7 @@ from torch.optim import Optimizer
 
 from harness.components import Protected
 from harness.observed import Observed
+from harness.pace import Pace
 from harness.settings import Settings
 from harness.signals.health import Health
 from harness.signals.recompute import Audit
@@ -18,12 +19,14 @@ class Watch:
         self,
         voice: Voice,
         observed: Observed,
+        pace: Pace,
         protected: Protected,
         settings: Settings,
         rank: int,
         world_size: int,
         late: bool,
     ) -> None:
+        self._pace = pace
         self._protected = protected
         self.health = Health(voice, observed, settings, late, world_size)
         self._optimizers: set[Optimizer] = set()
@@ -34,10 +37,21 @@ class Watch:
 
     def watch_optimizer(self, optimizer: Optimizer) -> None:
         """Look at the gradients that `optimizer` gets, and at what it makes of them."""
-        if optimizer not in self._optimizers:
-            self._optimizers.add(optimizer)
-            self.health.watch_optimizer(optimizer)
-            optimizer.register_step_pre_hook(lambda *_: self.audit.before_update())
+        if optimizer in self._optimizers:
+            return
+        self._optimizers.add(optimizer)
+        # Hooks run in the order in which they were registered.
+        optimizer.register_step_pre_hook(lambda *_: self._leave())
+        optimizer.register_step_post_hook(lambda *_: self._leave())
+        self.health.watch_optimizer(optimizer)
+        optimizer.register_step_pre_hook(lambda *_: self.audit.before_update())
+        optimizer.register_step_pre_hook(lambda *_: self._pace.back())
+        optimizer.register_step_post_hook(lambda *_: self._pace.back())
+
+    def _leave(self) -> None:
+        """Where it takes longer than in other steps, or on other ranks, what is looked at is no own time."""
+        if self.health.reads or self.audit.is_due:
+            self._pace.leave()
 
     def start(self) -> None:
         """Training begins, and what is protected stands fast."""
@@ -49,7 +63,8 @@ class Watch:
         self.audit.begin(step)
 
     def finish(self, step: int, last: bool) -> None:
-        """Step number `step` is done."""
+        """Step number `step` is done: nothing of it comes after this but its end."""
+        self._pace.leave()
         self.health.finish(step, last)
         self._replicas.finish(step, last)
 
