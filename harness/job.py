@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, SupportsInt
 
 from torch import Tensor, nn
 from torch.distributed import PrefixStore
@@ -158,7 +158,7 @@ class Job:
         self._steplog.batches = batches
         return batches
 
-    def observe(self, *, loss: Tensor | float | None = None, tokens: int = 0) -> None:
+    def observe(self, *, loss: Tensor | float | None = None, tokens: SupportsInt = 0) -> None:
         """Say what a micro-batch on this rank came to. The loss is kept detached and read later."""
         self._steplog.observed.add(loss, tokens)
         self._voice.slot.beat()

@@ -5,6 +5,7 @@ reading it at once would wait for the device in every step.
 """
 
 from dataclasses import dataclass
+from typing import SupportsFloat, SupportsInt
 
 import torch
 from torch import Tensor
@@ -12,12 +13,31 @@ from torch import Tensor
 from harness.signals.late import Late
 
 
-@dataclass(slots=True)
 class Evaluation:
     """A score of held-out data; the loop sets `loss` inside `job.evaluating()`."""
 
-    step: int
-    loss: float | None = None
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self._loss: float | None = None
+
+    @property
+    def loss(self) -> float | None:
+        """None until it is set: to a number, or to a tensor or array of one, which is read at once.
+
+        Raises `ValueError` for what is no such number.
+        """
+        return self._loss
+
+    @loss.setter
+    def loss(self, loss: SupportsFloat | None) -> None:
+        try:
+            self._loss = None if loss is None else float(loss)
+        except (TypeError, ValueError, RuntimeError):
+            shape = tuple(getattr(loss, "shape", ()))
+            raise ValueError(
+                f"evaluation.loss is one number; this is a {type(loss).__name__}"
+                f"{f' of shape {shape}' if shape else ''}: give its mean"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +59,21 @@ class Observed:
         self._losses = 0
         self._tokens = 0
 
-    def add(self, loss: Tensor | float | None, tokens: int) -> None:
-        """Of one micro-batch; `loss` is a scalar, and the step's is the mean of its losses."""
-        self._tokens += tokens
+    def add(self, loss: Tensor | float | None, tokens: SupportsInt) -> None:
+        """Of one micro-batch; `loss` is a scalar, and the step's is the mean of its losses.
+
+        Raises `ValueError` for what is no such number. A count of tokens is read at once.
+        """
+        count = int(tokens)
+        if count < 0:
+            raise ValueError(f"tokens = {count}: it is how many a micro-batch has, 0 or more")
+        self._tokens += count
         if loss is None:
             return
-        scalar = loss.detach() if isinstance(loss, Tensor) else torch.tensor(loss)
+        if isinstance(loss, Tensor):
+            scalar = loss.detach().clone()  # a script may reduce its own in place
+        else:  # in double precision: in another it might be infinite
+            scalar = torch.tensor(loss, dtype=torch.float64)
         if scalar.numel() != 1:
             raise ValueError(
                 f"a loss is one number; this one has shape {tuple(scalar.shape)}: give its mean"
