@@ -163,9 +163,13 @@ class Health:
 
     def _numbers(self) -> Tensor:
         loss = self._observed.mean()
-        scalars = [torch.zeros(()) if loss is None else loss, *self._norms]
-        place = scalars[-1].device
-        return torch.stack([it.detach().to(place, torch.float64).reshape(()) for it in scalars])
+        known = [it for it in (loss, *self._norms) if it is not None]
+        place = known[-1].device if known else torch.device("cpu")
+        scalars = [torch.zeros((), device=place) if loss is None else loss, *self._norms]
+        # A number of the host's must not wait for all that the device has still to do.
+        goes_on = place.type != "cpu"
+        doubles = (it.detach().to(place, torch.float64, non_blocking=goes_on) for it in scalars)
+        return torch.stack([double.reshape(()) for double in doubles])
 
     def _take(self, step: int) -> _Taken:
         ratios = None if self._updates is None else self._updates.taken()

@@ -72,3 +72,25 @@ def test_training_on_a_device_is_watched_and_a_nan_is_found(tmp_path: Path, reac
     assert [it.step for it in told if isinstance(it, HealthObserved)] == [1, 2]
     assert {it.step for it in told if isinstance(it, NonfiniteFound)} == {2}
     assert bool(next(model.parameters()).isfinite().all()) == (reaction == "skip")
+
+
+@pytest.mark.parametrize("loss", [None, 1.5])
+def test_a_step_whose_loss_is_the_host_s_or_not_told_waits_for_no_device(tmp_path: Path, loss):
+    run_dir = RunDir.at(tmp_path)
+    run_dir.create()
+    observed = Observed(late=True)
+    health = Health(Voice(run_dir, "run", 0, 1), observed, Settings(), True, 1)
+    model = torch.nn.Linear(3, 1).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, foreach=True)
+    health.watch_optimizer(optimizer)
+    inputs = torch.ones(2, 3, device="cuda")
+    torch.cuda.set_sync_debug_mode("error")  # whatever waits for the device raises
+    try:
+        health.begin(1)
+        model(inputs).square().mean().backward()
+        observed.add(loss, 1)
+        health.clip(model.parameters(), 1.0)
+        optimizer.step()
+        health.finish(1, last=False)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
