@@ -48,6 +48,7 @@ DEVICES: Sequence[Device] = (
     _nvidia(r"A100\b", "NVIDIA A100 data sheet", 19.5, 156, 312),
     _nvidia(r"L40S\b", "NVIDIA L40S data sheet", 91.6, 183, 362.05, 733),
     _nvidia(r"L4\b", "NVIDIA L4 data sheet", 30.3, 60, 121, 242.5),
+    Device(r"V100-PCIE\b", "NVIDIA V100 data sheet (PCIe)", {"float32": 14, "float16": 112}),
     Device(r"V100\b", "NVIDIA V100 data sheet (SXM2)", {"float32": 15.7, "float16": 125}),
     Device(r"\bT4\b", "NVIDIA T4 data sheet", {"float32": 8.1, "float16": 65}),
     Device(
@@ -64,7 +65,12 @@ DEVICES: Sequence[Device] = (
 
 
 def peak(device_name: str, dtype: str) -> Peak | None:
-    """The peak of the device that its driver calls `device_name`; None where the table has nothing."""
+    """The peak of the device that its driver calls `device_name`; None where the table has nothing.
+
+    Of a part of a device (MIG) it has nothing, whatever the whole can do.
+    """
+    if re.search(r"\bMIG\b", device_name):
+        return None
     for device in DEVICES:
         if re.search(device.pattern, device_name):
             tflops = device.tflops.get(dtype)

@@ -31,6 +31,8 @@ def test_a_device_is_known_by_the_name_that_its_driver_gives(name: str, dtype: s
 def test_what_the_table_does_not_have_has_no_peak():
     assert peak("NVIDIA L400", "bfloat16") is None
     assert peak("", "float32") is None
+    assert peak("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bfloat16") is None
+    assert peak("Tesla V100-PCIE-16GB", "float16") == Peak(112e12, "NVIDIA V100 data sheet (PCIe)")
     assert peak("Tesla V100-SXM2-32GB", "bfloat16") is None
     assert peak("Tesla V100-SXM2-32GB", "float16") == Peak(125e12, "NVIDIA V100 data sheet (SXM2)")
 
