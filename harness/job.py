@@ -122,14 +122,14 @@ class Job:
 
         Rank 0 runs it and its backward once, before the loop, on a batch that is made up and not
         taken from `batches`; gradients, buffers and random streams are put back. A device without a
-        known peak is measured. Raises `ValueError` once `steps` has begun.
+        known peak is measured, once in a run. Raises `ValueError` once `steps` has begun.
         """
         if self._step is not None:
             raise ValueError(
                 "count_flops inside job.steps() would take a step's time: count before"
             )
         if self.rank == 0:
-            self._steplog.arithmetic.count(forward, tokens)
+            self._steplog.arithmetic.count(forward, tokens, self.run_dir)
 
     def protect(self, **objects: Any) -> None:
         """Put objects under protection by name: their state is saved, restored and proved.

@@ -94,6 +94,11 @@ class RunDir:
         return self.path / "storages.json"
 
     @property
+    def peaks(self) -> Path:
+        """What devices that no table knows were measured to reach."""
+        return self.path / "peaks.json"
+
+    @property
     def logs(self) -> Path:
         """Folder of what the ranks printed."""
         return self.path / "logs"

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.events import ArithmeticKnown
+from harness.rundir import RunDir
 from harness.signals.peaks import Peak, peak
 
 
@@ -39,19 +40,21 @@ class Arithmetic:
 
         handle = model.register_forward_pre_hook(note)
 
-    def count(self, forward: Callable[[], Tensor], tokens: int) -> None:
-        """Count `forward`, which gives the loss of `tokens` tokens; measure an unknown device."""
+    def count(self, forward: Callable[[], Tensor], tokens: int, run_dir: RunDir) -> None:
+        """Count `forward`, which gives the loss of `tokens` tokens; measure a device that is unknown to the run."""
         if tokens < 1:
             raise ValueError(
                 f"tokens = {tokens}: it is how many the counted forward takes, 1 or more"
             )
-        from harness.signals import flops  # torch's counter is not for those who do not ask for it
+        # Torch's counter is not for those who do not ask for it.
+        from harness.signals import flops, measured
 
         self._counted_per_token = flops.count(forward, self._models) / tokens
         dtype = self._dtype or self._computed_in()
         if self._peak() is None and dtype.is_floating_point:
-            found = Peak(flops.measured_peak(self._device, dtype), "a matrix product, measured")
-            self._measured[self._kind()] = found
+            found = measured.reached(run_dir, self._device, dtype, self._kind())
+            if found is not None:
+                self._measured[self._kind()] = Peak(found, "a matrix product, measured")
 
     def known(self) -> ArithmeticKnown | None:
         """What there is to tell; None where no model is known, or nothing of the device."""

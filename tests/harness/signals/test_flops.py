@@ -1,3 +1,6 @@
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -6,7 +9,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from harness import exactness
 from harness.digest import digest
 from harness.events import ArithmeticKnown
-from harness.signals import flops
+from harness.rundir import RunDir
+from harness.signals import flops, measured
 from harness.signals.throughput import Arithmetic, by_formula
 
 
@@ -76,13 +80,14 @@ def test_counting_changes_no_parameter_gradient_buffer_or_stream_and_runs_no_hoo
     assert state() == before
 
 
-def test_a_device_that_no_table_knows_is_measured_where_flops_are_counted():
+def test_a_device_that_no_table_knows_is_measured_where_flops_are_counted(tmp_path: Path):
+    run_dir = RunDir.at(tmp_path)
     net = nn.Linear(16, 24, bias=False)
     arithmetic = Arithmetic(torch.device("cpu"))
     assert arithmetic.known() is None
     arithmetic.watch(net)
     assert arithmetic.known() is None
-    arithmetic.count(lambda: net(torch.ones(5, 16)).sum(), tokens=5)
+    arithmetic.count(lambda: net(torch.ones(5, 16)).sum(), 5, run_dir)
     known = arithmetic.known()
     assert known is not None
     assert known.peak_flops is not None
@@ -95,7 +100,46 @@ def test_a_device_that_no_table_knows_is_measured_where_flops_are_counted():
         "float32",
     )
     with pytest.raises(ValueError, match="tokens = 0"):
-        arithmetic.count(lambda: net(torch.ones(5, 16)).sum(), tokens=0)
+        arithmetic.count(lambda: net(torch.ones(5, 16)).sum(), 0, run_dir)
+
+
+def counted(run_dir: RunDir, net: nn.Module) -> ArithmeticKnown:
+    """What an attempt of a run knows."""
+    arithmetic = Arithmetic(torch.device("cpu"))
+    arithmetic.watch(net)
+    batch = torch.ones(5, 16, dtype=next(net.parameters()).dtype)
+    arithmetic.count(lambda: net(batch).sum(), 5, run_dir)
+    known = arithmetic.known()
+    assert known is not None
+    return known
+
+
+def test_all_attempts_of_a_run_have_the_peak_that_was_measured_first(tmp_path: Path):
+    run_dir, single = RunDir.at(tmp_path), nn.Linear(16, 24)
+    first = counted(run_dir, single)
+    assert counted(run_dir, single) == first
+    double = counted(run_dir, nn.Linear(16, 24).double())
+    assert double.dtype == "float64"
+    assert double.peak_flops not in (None, first.peak_flops)
+    assert counted(run_dir, single) == first  # the other figure stands beside it
+    assert json.loads(run_dir.peaks.read_text())["schema"] == 1
+
+
+@pytest.mark.parametrize(
+    "left", ["", "[]", '{"peaks": 3}', '{"peaks": {"cpu": NaN}}', '{"peaks": {"cpu": "fast"}}']
+)
+def test_a_file_of_peaks_that_makes_no_sense_is_measured_anew(tmp_path: Path, left: str):
+    run_dir = RunDir.at(tmp_path)
+    run_dir.peaks.write_text(left)
+    assert measured.reached(run_dir, torch.device("cpu"), torch.float32, "float32")
+    assert len(json.loads(run_dir.peaks.read_text())["peaks"]) == 1
+
+
+def test_a_peak_that_cannot_be_kept_or_measured_ends_nothing(tmp_path: Path):
+    cpu = torch.device("cpu")
+    nowhere = RunDir.at(tmp_path / "is not there")
+    assert measured.reached(nowhere, cpu, torch.float32, "float32")
+    assert measured.reached(RunDir.at(tmp_path), cpu, torch.float8_e5m2, "float8_e5m2") is None
 
 
 def test_the_dtype_is_that_of_the_first_forward_and_the_hook_that_saw_it_is_gone():
