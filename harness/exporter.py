@@ -13,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Self
+from urllib.parse import parse_qs
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -24,12 +25,14 @@ from harness.page.document import document
 from harness.parent import die_with
 from harness.replace import replace_file
 from harness.rundir import RunDir
-from harness.server import OPEN, Answer, Asked, Routes, Server, mistakes, say
+from harness.server import OPEN, TEXT, Answer, Asked, Routes, Server, mistakes, say
 
 SCHEMA = 1
 USUAL_PORT = 9464
 """Where OpenTelemetry's Prometheus exporters listen by default; ours takes it if it is free."""
 PATH = "/metrics"
+MEANT = "run_dir"
+"""Parameter of a scrape: which run it means. Behind an address that a dead exporter left there may be another's."""
 
 
 class Exporter:
@@ -44,7 +47,8 @@ class Exporter:
     ) -> None:
         self._collector = RunCollector(run_dir)
         self._run_dir = run_dir
-        self._server = _listening(host, port, _routes(self._collector), access)
+        self._is_orphaned = False
+        self._server = _listening(host, port, _routes(self._collector, run_dir), access)
         self.port: int = self._server.server_address[1]
         self.target = _target(host, self.port)
         self.scheme = "http" if access.tls is None else "https"
@@ -61,8 +65,13 @@ class Exporter:
             say(f"where metrics are served is not written down: {error}")
         return self
 
+    def orphan(self) -> None:
+        """Nobody leads the run any more: whoever scrapes it shall see that nobody answers, not that it is gone."""
+        self._is_orphaned = True
+
     def __exit__(self, *exception: object) -> None:
-        if _found(self._run_dir) == self._entry:  # else another exporter has taken over the file
+        ours = _found(self._run_dir) == self._entry  # else another exporter has taken over the file
+        if ours and not self._is_orphaned:
             self._run_dir.exporter.unlink(missing_ok=True)
         self._server.shutdown()
         self._server.server_close()
@@ -83,8 +92,9 @@ def serve(
     """
     # Blocked before any thread exists, so that none of them is interrupted and `sigwait` gets all.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    parent = os.getppid()
     if with_parent:
-        die_with(os.getppid(), signal.SIGTERM)
+        die_with(parent, signal.SIGTERM)
     for mistake in (wrong := mistakes(host, port)):
         say(mistake)
     if wrong:
@@ -95,12 +105,15 @@ def serve(
         say(str(error))
         return 2
     except OSError as error:
-        say(f"cannot serve metrics on {host}: {error}")
+        say(f"cannot serve metrics on {host}, port {_wanted(port)}: {error}")
         return 1
     with exporter:
         root = f"{exporter.scheme}://{exporter.target}"
         say(f"metrics of {run_dir.path} at {root}{PATH}, a page of it at {root}{serving.PAGE}")
         signal.sigwait({signal.SIGTERM} if with_parent else {signal.SIGTERM, signal.SIGINT})
+        if with_parent and os.getppid() != parent:
+            exporter.orphan()
+            say(f"the launcher died; {run_dir.exporter} stays, so that this is noticed")
     return 0
 
 
@@ -108,7 +121,7 @@ def serve(
 
 
 def _listening(host: str, port: int | None, routes: Routes, access: Access) -> Server:
-    wanted = USUAL_PORT if port is None else port
+    wanted = _wanted(port)
     try:
         return Server(host, wanted, routes, access)
     except OSError as error:
@@ -119,7 +132,11 @@ def _listening(host: str, port: int | None, routes: Routes, access: Access) -> S
     return server
 
 
-def _routes(collector: RunCollector) -> Routes:
+def _wanted(port: int | None) -> int:
+    return USUAL_PORT if port is None else port
+
+
+def _routes(collector: RunCollector, run_dir: RunDir) -> Routes:
     """The page at the root, the state that it shows, and the metrics."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
@@ -134,6 +151,11 @@ def _routes(collector: RunCollector) -> Routes:
         return Answer(serving.JSON, serving.encoded(told))
 
     def scraped(asked: Asked) -> Answer:
+        ours = _name(run_dir)
+        meant = parse_qs(asked.query, errors="replace").get(MEANT, [ours])
+        if meant != [ours]:
+            line = f"this is {ours}; {meant[0]} is not served here\n"
+            return Answer(TEXT, line.encode(errors="replace"), status=404)
         encode, content_type = choose_encoder(asked.accept)
         return Answer(content_type, encode(registry))
 
@@ -157,11 +179,17 @@ def _discovery(run_dir: RunDir, target: str, scheme: str) -> str:
     labels = {
         "__scheme__": scheme,
         "instance": f"{socket.gethostname()}:{run_dir.path}",
+        f"__param_{MEANT}": _name(run_dir),
         "__meta_harness_schema": str(SCHEMA),
         "__meta_harness_run_dir": str(run_dir.path),
         "__meta_harness_pid": str(os.getpid()),
     }
     return json.dumps([{"targets": [target], "labels": labels}]) + "\n"
+
+
+def _name(run_dir: RunDir) -> str:
+    """Its path as text that comes through a URL as it is, whatever bytes it has."""
+    return os.fsencode(run_dir.path).decode(errors="replace")
 
 
 def _found(run_dir: RunDir) -> str | None:

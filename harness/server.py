@@ -37,6 +37,7 @@ class Answer:
     content_type: str
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
+    status: int = 200
 
 
 Routes = Mapping[str, Callable[[Asked], Answer]]
@@ -111,12 +112,12 @@ class _Handler(BaseHTTPRequestHandler):
             say(line)
             self._say_only(500, line)
             return
-        self._send(200, answer)
+        self._send(answer)
 
     def _say_only(self, status: int, line: str, headers: Mapping[str, str] | None = None) -> None:
-        self._send(status, Answer(TEXT, f"{line}\n".encode(), headers or {}))
+        self._send(Answer(TEXT, f"{line}\n".encode(), headers or {}, status))
 
-    def _send(self, status: int, answer: Answer) -> None:
+    def _send(self, answer: Answer) -> None:
         usual = {
             "Content-Type": answer.content_type,
             "Content-Length": str(len(answer.body)),
@@ -125,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
             "Cross-Origin-Resource-Policy": "same-origin",
             "Referrer-Policy": "no-referrer",
         }
-        self.send_response(status)
+        self.send_response(answer.status)
         for name, value in (usual | dict(answer.headers)).items():
             self.send_header(name, value)
         self.end_headers()

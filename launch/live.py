@@ -66,7 +66,8 @@ class Live:
         self._following = Following(self._run_dir)
         self._following.poll()
         self._seen = seen(self._following.fold)
-        self._page = served.page(self._run_dir)  # an exporter that was killed left it
+        self._left = served.place(self._run_dir)  # by an exporter that was killed
+        self._page = ""
         self._said_s = self._clock_s()
         if self._console.is_terminal:
             self._moving = Moving(console=self._console, auto_refresh=False, transient=True)
@@ -80,11 +81,12 @@ class Live:
         self._show()
 
     def _say_where_it_is_served(self) -> None:
-        page = served.page(self._run_dir)
-        if page and page != self._page:
-            line = f"metrics at {page}metrics, a page at {page}"
-            self._console.print(line, markup=False, soft_wrap=True)
-        self._page = page or self._page
+        found = served.place(self._run_dir)
+        if found is None or found == self._left or found.page == self._page:
+            return
+        self._page = page = found.page
+        line = f"metrics at {page}metrics, a page at {page}"
+        self._console.print(line, markup=False, soft_wrap=True)
 
     def _look_to_the_end(self) -> None:
         """What the log says in its last second too."""

@@ -37,6 +37,9 @@ NAMED = "harness_straggler_named{rank='3',cause='compute'}"
 NONE_LOST: Series = {"harness_lost_work_seconds_total": "0x600"}
 LOST: Series = {"harness_lost_work_seconds_total": "0+5x600"}
 BEGAN: Series = {"harness_run_start_timestamp_seconds": "0x600"}
+LED: Series = {"harness_launcher_up": "1x600"}
+ENDED: Series = {"harness_launcher_up": "0x600", "harness_phase{phase='finished'}": "1x600"}
+STEPS = "harness_steps_total{kind='useful'}"
 
 CASES: list[tuple[str, str, Series, Series]] = [
     # Alert, minute, what makes it fire, what does not. A value each 15 s, from an hour on each minute.
@@ -51,6 +54,21 @@ CASES: list[tuple[str, str, Series, Series]] = [
         "10m",
         {**AT_WORK, **A_SECOND_A_STEP, LATE: "0+15x30 450x100"},
         {"harness_phase{phase='work'}": "1x20 0x100", **A_SECOND_A_STEP, LATE: "0+15x20 300x100"},
+    ),
+    # Hung before the first step of an attempt; an exporter that has just come back knows nothing yet.
+    ("HarnessNoStep", "40m", {**LED, STEPS: "0+1x20 20x400"}, {**LED, STEPS: "0x80 0+1x400"}),
+    (
+        "HarnessNoStep",
+        "40m",
+        {**LED, STEPS: "0x600", "harness_phase{phase='restore'}": "1x600"},
+        {"harness_launcher_up": "_x150 1x100", STEPS: "_x150 20x100"},
+    ),
+    # While no launcher lived, nobody took steps; that is another alert.
+    (
+        "HarnessNoStep",
+        "40m",
+        {**LED, STEPS: "20x600"},
+        {"harness_launcher_up": "1x60 0x90 1x100", STEPS: "20x600"},
     ),
     (
         "HarnessGoodputLow",
@@ -78,15 +96,27 @@ CASES: list[tuple[str, str, Series, Series]] = [
     ),
     (
         "HarnessCheckpointTooOld",
-        "30m",
-        {**AT_WORK, STORED: "300x200", EVERY % "current": "60x200"},
-        {**AT_WORK, STORED: "300x200", EVERY % "current": "600x200"},
+        "90m",
+        {**AT_WORK, **LED, STORED: "3600x200", EVERY % "current": "60x200"},
+        {**AT_WORK, **LED, STORED: "3600x200", EVERY % "current": "600x200"},
+    ),
+    # After a night without a launcher the run has had no time to save.
+    (
+        "HarnessCheckpointTooOld",
+        "90m",
+        {**AT_WORK, **LED, STORED: "0x200", EVERY % "current": "900x200"},
+        {
+            **AT_WORK,
+            "harness_launcher_up": "0x50 1x200",
+            STORED: "0x200",
+            EVERY % "current": "900x200",
+        },
     ),
     (
         "HarnessCheckpointTooOld",
         "125m",
-        {**AT_WORK, **BEGAN},
-        {**BEGAN, "harness_phase{phase='work'}": "1x100 0x300"},
+        {**AT_WORK, **BEGAN, **LED, STEPS: "0+1x600"},
+        {**BEGAN, **LED, STEPS: "0+1x600", "harness_phase{phase='work'}": "1x100 0x300"},
     ),
     (
         "HarnessSavesFailing",
@@ -110,8 +140,14 @@ CASES: list[tuple[str, str, Series, Series]] = [
     (
         "HarnessNonfinite",
         "5m",
-        {"harness_loss": "5x17 NaN NaN NaN NaN"},
-        {"harness_loss": "NaN NaN 5x40"},
+        {**LED, "harness_loss": "5x17 NaN NaN NaN NaN"},
+        {**LED, "harness_loss": "NaN NaN 5x40"},
+    ),
+    (
+        "HarnessNonfinite",
+        "5m",
+        {"harness_nonfinite_steps_total": "0x4 1x40", **ENDED},
+        {"harness_loss": "NaN" + " NaN" * 40, **ENDED},
     ),
     (
         "HarnessReplicasDiffer",
@@ -128,14 +164,20 @@ CASES: list[tuple[str, str, Series, Series]] = [
     (
         "HarnessIntervalFarFromBest",
         "70m",
-        {EVERY % "current": "1000x300", EVERY % "optimal": "100x300"},
-        {EVERY % "current": "200x300", EVERY % "optimal": "100x300"},
+        {**LED, EVERY % "current": "1000x300", EVERY % "optimal": "100x300"},
+        {**LED, EVERY % "current": "200x300", EVERY % "optimal": "100x300"},
     ),
     (
         "HarnessIntervalFarFromBest",
         "70m",
-        {EVERY % "current": "10x300", EVERY % "optimal": "100x300"},
-        {EVERY % "current": "1000x300"},
+        {**LED, EVERY % "current": "10x300", EVERY % "optimal": "100x300"},
+        {**LED, EVERY % "current": "1000x300"},
+    ),
+    (
+        "HarnessIntervalFarFromBest",
+        "70m",
+        {**LED, EVERY % "current": "1000x300", EVERY % "optimal": "100x300"},
+        {**ENDED, EVERY % "current": "1000x300", EVERY % "optimal": "100x300"},
     ),
     (
         "HarnessLauncherDown",

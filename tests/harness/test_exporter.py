@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
@@ -79,6 +80,7 @@ def test_where_metrics_are_served_stands_in_the_run_directory_while_they_are(tmp
                 "labels": {
                     "__scheme__": "http",
                     "instance": f"{socket.gethostname()}:{run_dir.path}",
+                    "__param_run_dir": str(run_dir.path),
                     "__meta_harness_schema": "1",
                     "__meta_harness_run_dir": str(run_dir.path),
                     "__meta_harness_pid": str(os.getpid()),
@@ -110,13 +112,27 @@ def test_a_port_that_is_taken_ends_nothing(tmp_path, capsys):
     assert said in capsys.readouterr().err
 
 
+def test_a_scrape_that_means_another_run_is_told_so(tmp_path):
+    run_dir = stories.write(tmp_path / "run\udcff &", stories.KILLED_ONCE)
+    with Exporter(run_dir, port=0) as exporter:
+        (group,) = json.loads(run_dir.exporter.read_text())
+        meant = group["labels"]["__param_run_dir"]
+        assert "harness_goodput_ratio" in fetched(
+            exporter, f"/metrics?{urlencode({'run_dir': meant})}"
+        )
+        status, body = refused(exporter, "/metrics?run_dir=/another")
+    assert (status, body) == (404, f"this is {meant}; /another is not served here\n")
+
+
 @prometheus.needs_prometheus
 def test_runs_that_want_the_same_port_are_told_apart_and_sum_up(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    runs = [stories.write(tmp_path / name, stories.KILLED_ONCE) for name in ("one", "two")]
+    runs = [stories.write(tmp_path / name, stories.KILLED_ONCE) for name in ("one", "two", "dead")]
     files = [run_dir.exporter for run_dir in runs]
+    with Exporter(runs[2], port=port) as orphan:
+        orphan.orphan()  # what it leaves names the port that the next one takes
     with (
         Exporter(runs[0], port=port) as first,
         Exporter(runs[1], port=port) as second,
@@ -124,6 +140,7 @@ def test_runs_that_want_the_same_port_are_told_apart_and_sum_up(tmp_path):
     ):
         assert first.port == port != second.port
         prometheus.awaited(prometheus.holds(url, "count(up == 1) == 2"), "both")
+        prometheus.awaited(prometheus.holds(url, 'up{instance=~".*dead"} == 0'), "the dead one")
         assert prometheus.values(url, "sum(harness_steps_total)") == [10]
         assert prometheus.values(url, "sum(harness_state_seconds_total)") == pytest.approx([5.6])
 
@@ -221,5 +238,5 @@ def test_with_its_parent_it_dies_however_that_dies(tmp_path):
         os.kill(child, signal.SIGINT)  # what a terminal sends to both is the parent's to judge
         awaited(lambda: is_pending(child, signal.SIGINT), "being left alone by SIGINT")
         parent.kill()
-        awaited(lambda: not run_dir.exporter.exists(), "leaving")
         awaited(lambda: not Path(f"/proc/{child}").exists(), "the exporter's death")
+    assert run_dir.exporter.exists(), "nobody answers there, which an alert is about"

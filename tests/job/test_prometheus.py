@@ -87,6 +87,7 @@ def test_prometheus_sees_one_run_through_kills_of_rank_exporter_and_launcher(job
         first.signal(signal.SIGKILL)
         first.wait()
         awaited(lambda: not holds(url, 'harness_phase{phase="work"} == 1')(), "its silence")
+        awaited(holds(url, "up == 0"), "that nobody answers, which an alert is about")
         beside = job.zygote.launch(["export", "run", "--port", "0"], job.folder)
         awaited(holds(url, 'harness_phase{phase="down"} == 1'), "that it is down")
         assert values(url, "harness_launcher_up") == [0]

@@ -88,15 +88,17 @@ def test_what_happened_before_the_launcher_came_is_no_news(tmp_path):
     ]
 
 
-def exporter(port: int) -> str:
-    return json.dumps([{"targets": [f"[::1]:{port}"], "labels": {"__scheme__": "https"}}])
+def exporter(port: int, pid: int = 7) -> str:
+    labels = {"__scheme__": "https", "__meta_harness_pid": str(pid)}
+    return json.dumps([{"targets": [f"[::1]:{port}"], "labels": labels}])
 
 
 def test_where_the_run_is_served_is_said_once_and_again_when_it_moves(tmp_path):
     run_dir, clock, out = stories.write(tmp_path / "run", ()), Hands(), io.StringIO()
-    run_dir.exporter.write_text(exporter(1))  # of an exporter that was killed
+    run_dir.exporter.write_text(exporter(2, pid=6))  # of an exporter that was killed
+    told = [exporter(2, pid=6), exporter(2), exporter(2), "half of a fi", "{}", exporter(3)]
     with Live(run_dir, out=out, clock_s=clock) as live:
-        for text in (exporter(1), exporter(2), exporter(2), "half of a fi", "{}", exporter(3)):
+        for text in (*told, exporter(3, pid=8)):
             run_dir.exporter.write_text(text)
             clock.now_s += LOOK_S
             live.poll()
