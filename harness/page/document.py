@@ -141,7 +141,7 @@ def _checkpoints(account: Account, at_ns: int) -> Iterator[dict[str, Any]]:
             "last_commit_s": seconds(saves.commits.last_ns),
             "under_way": [one.step for one in under_way if one.attempt == account.attempt],
             "every_steps": None if chosen is None else chosen.steps,
-            "every_s": None if chosen is None else chosen.seconds,
+            "every_s": None if chosen is None else number(chosen.seconds),
             "why": "" if chosen is None else chosen.reason,
         }
 

@@ -167,9 +167,9 @@ class Checkpoints:
             "intervals": {
                 tier.value: {
                     "steps": one.steps,
-                    "seconds": one.seconds,
-                    "optimal_s": one.optimal_s,
-                    "inputs": dict(one.inputs),
+                    "seconds": number(one.seconds),
+                    "optimal_s": None if one.optimal_s is None else number(one.optimal_s),
+                    "inputs": {name: number(value) for name, value in one.inputs.items()},
                     "reason": one.reason,
                 }
                 for tier, one in self.intervals.items()

@@ -5,6 +5,7 @@ It needs no terminal: without one it is plain text, 80 columns wide.
 
 import io
 from collections.abc import Iterator
+from math import isfinite
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -174,7 +175,8 @@ def _training(report: Report) -> Iterator[RenderableType]:
 
 def _intervals(saves: Checkpoints) -> Iterator[RenderableType]:
     for tier, chosen in saves.intervals.items():
-        every = f"{counted(chosen.steps, 'step')} ({duration(round(chosen.seconds * 1e9))})"
+        lasting = duration(round(chosen.seconds * 1e9)) if isfinite(chosen.seconds) else "–"
+        every = f"{counted(chosen.steps, 'step')} ({lasting})"
         yield Text(f"to {tier} every {every}: {chosen.reason}", style="dim")
 
 

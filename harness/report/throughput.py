@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.events import ArithmeticKnown
-from harness.report.spread import seconds
+from harness.report.spread import number, seconds
 from harness.signals.speed import mfu
 
 _NAMES = {"counted": "counted by torch", "formula": "by 6 N a token"}
@@ -44,4 +44,5 @@ class Throughput:
 
     def to_json(self) -> dict[str, Any]:
         """Figures of a second."""
-        return {"tokens_per_s": self.tokens_per_s, "mfu": dict(self.mfu)}
+        shares = {name: number(share) for name, share in self.mfu.items()}
+        return {"tokens_per_s": self.tokens_per_s, "mfu": shares}

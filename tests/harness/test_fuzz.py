@@ -4,6 +4,7 @@ import io
 import json
 import random
 import shutil
+import time
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from harness.commands import DONE, NO
 from harness.events import RunStarted, Unknown
 from harness.exporter import Exporter
 from harness.journal import SchemaError, Tail
+from harness.page import serving
+from harness.page.document import document
 from harness.rundir import RunDir
 from tests.damage import DEEP, spoilt
 from tests.harness import stories
@@ -66,6 +69,15 @@ def scraped(run_dir: RunDir) -> str:
         collector.close()
 
 
+def shown(run_dir: RunDir) -> bytes:
+    """What the page of the run is given."""
+    collector = RunCollector(run_dir)
+    try:
+        return serving.encoded(collector.seen(lambda now: document(now, time.time_ns())))
+    finally:
+        collector.close()
+
+
 # ── the log ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -87,6 +99,7 @@ def test_a_damaged_log_is_reported_compared_and_served(
         if "--json" in arguments:
             json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert scraped(run_dir) == scraped(run_dir) or run_dir.fold.exists()
+    json.loads(shown(run_dir))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=QUIET)

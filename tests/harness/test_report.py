@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from harness.events import (
+    ArithmeticKnown,
     Cause,
     EvaluationFinished,
     FailureDetected,
@@ -393,11 +394,16 @@ def test_figures_that_are_no_numbers_still_make_json(tmp_path):
     story = [
         *[line for line in stories.KILLED_ONCE if line[0] < 1640],
         (1640, "rank-0", 0, EvaluationFinished(3, math.inf)),
+        (1640, "rank-0", 0, ArithmeticKnown(-math.inf, math.nan, 1e12)),
+        (1640, "rank-0", 0, IntervalChosen(Tier.STORAGE, 4, math.inf, math.nan)),
         (1650, "rank-0", 0, StepFinished(4, 24, 32, loss=math.nan, loss_step=4)),
     ]
     run_dir = stories.write(tmp_path / "run", story)
     told = json.loads(json.dumps(report(run_dir).to_json(), allow_nan=False))
     assert told["loss"] == "NaN"
+    assert told["mfu"] == {"counted": "NaN", "formula": "-Infinity"}
+    interval = told["checkpoints"]["intervals"]["storage"]
+    assert (interval["seconds"], interval["optimal_s"]) == ("Infinity", "NaN")
     assert told["validation_loss"]["last"] == {"step": 3, "loss": "Infinity"}
     assert "last training loss: nan" in summary(run_dir)
 
