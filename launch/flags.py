@@ -5,6 +5,7 @@ torch's own parser reads torchrun's, so every one of them is known here.
 
 import argparse
 import os
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn
@@ -81,6 +82,10 @@ LIMITS = {
 """What each of them sets of `watchdog.Limits`."""
 
 
+NEGATIVE = re.compile(r"-\.?\d")
+"""Begins a value that is below 0, with a unit too: argparse alone would take `-3GB` for a flag, and say nothing of it."""
+
+
 class UsageError(ValueError):
     """A mistake in how the command was called."""
 
@@ -106,6 +111,7 @@ def make_parser() -> argparse.ArgumentParser:
         parents=[theirs],
         add_help=False,
     )
+    parser._negative_number_matcher = NEGATIVE
     for action in parser._actions:
         action.help = OF_TORCHRUN.get(action.dest, action.help)
     if "PET_MAX_RESTARTS" not in os.environ:

@@ -19,7 +19,7 @@ from launch import options
 from launch.doctor import look
 from launch.doctor.facts import Asked, Finding, Level
 from launch.doctor.judge import findings, worst
-from launch.flags import add_hangs
+from launch.flags import NEGATIVE, add_hangs
 
 SCHEMA = 1
 DONE, NO, USAGE = 0, 1, 2
@@ -89,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         description=doctor.__doc__,
         epilog="Exit status: 0 ok or warnings, 1 a check failed, 2 wrong usage.",
     )
+    parser._negative_number_matcher = NEGATIVE
     add = parser.add_argument
     ranks = f"ranks of the run (default: one for each GPU, or {RANKS_ON_CPU} on a CPU)"
     add("--nproc-per-node", type=_count, metavar="N", help=ranks)

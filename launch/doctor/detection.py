@@ -46,18 +46,17 @@ def steady(limits: watchdog.Limits, slowest_step_s: float | None, *, records: bo
     name = "--hang-after"
     if slowest_step_s is not None and limits.factor * slowest_step_s > patience_s:
         patience_s, name = limits.factor * slowest_step_s, f"{limits.factor} × the slowest step"
-    parts = {
-        name: patience_s,
-        "a look": watchdog.LOOK_S,
-        "stacks": stacks.PATIENCE_S + stacks.SPY_S,
-    }
-    if records:
-        parts["NCCL's recorder"] = flightrecorder.WITHIN_S
-    return Sum(parts)
+    return Sum({name: patience_s, **_seen(records)})
 
 
-def elsewhere(limits: watchdog.Limits) -> tuple[str, float]:
-    """The limit that is reached last outside of normal steps, and its seconds."""
+def _seen(records: bool) -> Mapping[str, float]:
+    """What follows once a rank's time is over."""
+    parts = {"a look": watchdog.LOOK_S, "stacks": stacks.PATIENCE_S + stacks.SPY_S}
+    return parts | ({"NCCL's recorder": flightrecorder.WITHIN_S} if records else {})
+
+
+def elsewhere(limits: watchdog.Limits, *, records: bool) -> Sum:
+    """The same outside of normal steps, by the limit that is reached last."""
     others = {
         "--startup-limit": limits.startup_ns,
         "--restore-limit": limits.restore_ns,
@@ -66,7 +65,7 @@ def elsewhere(limits: watchdog.Limits) -> tuple[str, float]:
         "--save-limit": limits.save_ns,
     }
     name = max(others, key=lambda key: others[key])
-    return name, others[name] / NS
+    return Sum({name: others[name] / NS, **_seen(records)})
 
 
 def unwatched(backend: str, environment: Mapping[str, str]) -> Sum | None:
@@ -105,9 +104,9 @@ def detection(facts: Facts, asked: Asked) -> Finding:
     )
     if asked.slowest_step_s is None:
         found += f" (more if {asked.limits.factor} × the slowest step is more: --step says it)"
-    name, most_s = elsewhere(asked.limits)
-    found += f"; elsewhere at most {_plain(most_s)} s ({name})"
-    return _with_nccl(found, backend, environment, most_s, records)
+    most = elsewhere(asked.limits, records=records)
+    found += f"; elsewhere at most {most}"
+    return _with_nccl(found, backend, environment, most.total_s, records)
 
 
 def _with_nccl(
@@ -131,4 +130,4 @@ def _with_nccl(
 
 
 def _plain(number: float) -> str:
-    return f"{number:.4g}"
+    return f"{number:.6g}"

@@ -139,6 +139,8 @@ class Ports:
     """The port of the metrics."""
     error: str = ""
     """Why no port of the loopback address can be had."""
+    refused: str = ""
+    """Why that of the metrics cannot, though nobody has taken it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,14 +146,9 @@ def ports(metrics_port: int | None) -> Ports:
     try:
         _listen(USUAL_PORT if metrics_port is None else metrics_port)
     except OSError as error:
-        return Ports(error.errno == errno.EADDRINUSE, _not_taken(error, metrics_port))
+        is_taken = error.errno == errno.EADDRINUSE
+        return Ports(is_taken, refused="" if is_taken else str(error.strerror))
     return Ports(False)
-
-
-def _not_taken(error: OSError, port: int | None) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return ""
-    return f"port {USUAL_PORT if port is None else port} of 127.0.0.1: {error.strerror}"
 
 
 def _listen(port: int) -> None:

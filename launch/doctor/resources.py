@@ -101,6 +101,9 @@ def ports(facts: Facts, asked: Asked) -> Finding:
         way = "let processes listen on 127.0.0.1: a sandbox or a used-up range of ports forbids it"
         return Finding("ports", Level.FAIL, facts.ports.error, way)
     found = "the store of each attempt takes a free port"
+    if facts.ports.refused:
+        way = "name another with --metrics-port, from 1024 up: training would go on without metrics"
+        return Finding("ports", Level.WARN, f"{found}; {name}: {facts.ports.refused}", way)
     if facts.ports.usual_is_taken:
         way = "another is taken then, and exporter.json in the run's directory says which"
         return Finding("ports", Level.WARN, f"{found}; {name} for metrics is taken", way)

@@ -129,6 +129,10 @@ def test_a_machine_on_which_all_is_well(facts):
             "sandbox",
         ),
         (
+            replace(CPU, ports=Ports(False, refused="Permission denied")),
+            *("ports", WARN, "9464: Permission denied", "from 1024 up"),
+        ),
+        (
             replace(CPU, ports=Ports(True)),
             "ports",
             WARN,
