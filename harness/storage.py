@@ -63,6 +63,20 @@ def make_room(run_dir: RunDir, run_id: str, asked: Settings, warn: Callable[[str
         warn(f"no room is left, and old checkpoints cannot be deleted: {error}")
 
 
+def claim_attempt(store: Store, above: int, make_room: Callable[[], None]) -> int:
+    """The next attempt's number; where there is no room for it, `make_room` is called once.
+
+    Raises what `Store.claim_attempt` does.
+    """
+    try:
+        return store.claim_attempt(above)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        make_room()
+        return store.claim_attempt(above)
+
+
 def way_out(asked: Settings) -> str:
     """What people can do about a full storage."""
     if asked.keep_when_full:

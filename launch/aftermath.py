@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from harness import events
@@ -47,7 +47,7 @@ class Aftermath:
     def declare(self, agent: Agent, failed: Sequence[Exit]) -> Blame:
         """Say in the log that the attempt is lost, since when and why, and ask the living for stacks."""
         short = processes.out_of_memory_kills() > self._kills_before
-        fault = causes.blame(failed, out_of_memory=short)
+        fault = _with_room_in_mind(agent, causes.blame(failed, out_of_memory=short))
         self._recorder.write(
             events.FailureDetected(fault.rank, fault.cause, fault.reason),
             min(exit_.at_ns for exit_ in failed if exit_.rank in agent.exits),
@@ -149,6 +149,14 @@ def _text(path: Path) -> str:
 
 def _errors(agent: Agent, rank: int) -> Path:
     return agent.run_dir.log(agent.attempt, rank, "err")
+
+
+def _with_room_in_mind(agent: Agent, fault: Blame) -> Blame:
+    """Where a run's disk is full, a failure shows no mistake in the program: room may be made for it."""
+    folder = agent.run_dir.path
+    if fault.cause not in (Cause.EXIT, Cause.EXCEPTION) or not _is_full(folder):
+        return fault
+    return replace(fault, reason=f"{fault.reason}; no room is left in {folder}", signature="")
 
 
 def _why(agent: Agent, rank: int) -> str:

@@ -135,6 +135,9 @@ def _cause(exit_: Exit, out_of_memory: bool) -> tuple[Cause, str]:
         return _killed(-exit_.status, out_of_memory)
     if _is_told_worker(exit_):
         return Cause.PREEMPTION, "lost a loader worker that was told to leave by SIGTERM"
+    if exit_.raised is not None and exit_.raised.kind == SystemExit.__name__:
+        words = exit_.raised.message.removeprefix(f"{exit_.raised.kind}: ")
+        return Cause.EXIT, f"{ending(exit_.status)}: {_line(words)}"
     if exit_.raised is not None:
         cause = Cause.OOM if _ran_out(exit_.raised, out_of_memory) else Cause.EXCEPTION
         cause = UNSOUND.get(exit_.raised.kind, cause)

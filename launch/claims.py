@@ -1,10 +1,12 @@
 """Whether an attempt that could get no number from the storage is tried again. Decides, from what failed how often.
 
-An outage passes, and a job that waited for it loses nothing; a refusal would only come again.
+An outage passes, and so may the lack of room; a job that waited loses nothing. A refusal would only
+come again.
 """
 
 from harness.checkpoint.patience import may_pass
 from harness.events import Outcome
+from harness.storage import is_full
 from launch import backoff
 from launch.ends import Again, Ending
 
@@ -16,7 +18,7 @@ AFTERWARDS = "once that is mended, launch it again to go on"
 
 def decide(failures: int, error: Exception) -> Again | Ending:
     """What follows the `failures`-th failure in a row to claim an attempt, which was `error`."""
-    if failures >= MOST_FAILURES or not may_pass(error):
+    if failures >= MOST_FAILURES or not (may_pass(error) or is_full(error)):
         times = f" {failures} times in a row" if failures > 1 else ""
         reason = f"no attempt can be claimed in the storage{times}: {error}; {AFTERWARDS}"
         return Ending(Outcome.FAILED, reason)

@@ -11,14 +11,14 @@ from dataclasses import replace
 
 from torch.distributed.run import config_from_args
 
-from harness import beginning, events, exactness, settings, slots
+from harness import beginning, events, exactness, settings, slots, storage
 from harness.arming import arm_from
 from harness.checkpoint.store import Store, StoreError
 from harness.events import EXIT_CODES, Outcome
 from harness.recorder import Recorder
 from harness.rundir import RunDir
+from harness.settings import Settings
 from harness.slots import Mark
-from harness.storage import probed_store
 from launch import capacity, companions, forkserver, preparation, processes, respawn, warm
 from launch.aftermath import Aftermath
 from launch.agent import Agent, Ranks
@@ -141,7 +141,7 @@ class _Launcher:
         """Lead the run to its end, and report it. Raises `UsageError` for storage that is not its own."""
         try:
             asked = settings.values(self._record.settings)
-            store = probed_store(self._run_dir, self._record.run_id, asked, self.warn)
+            store = storage.probed_store(self._run_dir, self._record.run_id, asked, self.warn)
         except (StoreError, OSError) as error:
             raise UsageError(str(error)) from None
         newest = self._run_dir.newest_attempt()
@@ -159,7 +159,9 @@ class _Launcher:
             beside = self._beside(stack, watch, recorder)
             course = Course(
                 renewed=self._renewed,
-                claim_attempt=lambda: store.claim_attempt(max(newest, recorder.attempt)),
+                claim_attempt=lambda: storage.claim_attempt(
+                    store, max(newest, recorder.attempt), lambda: self._make_room(asked)
+                ),
                 recorder=recorder,
                 watch=watch,
                 requests=Requests(recorder, self._asked.grace_s, self._say),
@@ -175,6 +177,9 @@ class _Launcher:
             watch.afterwards = EXIT_CODES[course.ending.outcome]
         self._report(course.ending)
         return course.ending
+
+    def _make_room(self, asked: Settings) -> None:
+        storage.make_room(self._run_dir, self._record.run_id, asked, self.warn)
 
     def _beside(self, stack: ExitStack, watch: Watch, recorder: Recorder) -> Beside:
         log, complain = self._run_dir.launcher_log, self._voice.complain

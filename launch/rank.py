@@ -106,6 +106,8 @@ def play(program: Program, stacks: str) -> NoReturn:
         _run(program)
     except SystemExit as leaving:
         status = _status(leaving.code)
+        if not isinstance(leaving.code, int | None):  # the script, or Python, says why
+            _record(leaving, _own_part(leaving.__traceback__))
     except BaseException as error:  # noqa: BLE001 - whatever ends the script is to be recorded
         trace = _own_part(error.__traceback__)
         _record(error, trace)

@@ -1,15 +1,18 @@
 """The storage of a run is its own once, and is not begun anew behind its back."""
 
+import errno
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from harness.checkpoint.store import StoreError
 from harness.rundir import RunDir
 from harness.settings import Settings
-from harness.storage import checkpoint_store, probed_store
+from harness.storage import checkpoint_store, claim_attempt, probed_store
 
 
 @pytest.fixture
@@ -53,3 +56,29 @@ def test_another_storage_of_the_same_run_is_made_its_own_too(run_dir, tmp_path):
 
     other = checkpoint_store(run_dir, "run", Settings(checkpoints=str(tmp_path / "other")))
     assert other.owner() == "run"
+
+
+class FullDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec ships no types
+    """Takes nothing for as long as there is no room."""
+
+    cachable = False
+    has_room = False
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        if mode == "wb" and not self.has_room:
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        return super()._open(path, mode)
+
+    def make_room(self) -> None:
+        assert not self.has_room
+        self.has_room = True
+
+
+def test_an_attempt_for_which_there_is_no_room_gets_its_number_once_there_is(run_dir):
+    disk = FullDisk()
+    store = replace(probed_store(run_dir, "run", Settings(), silent), files=disk)
+
+    with pytest.raises(OSError, match="No space left on device"):
+        claim_attempt(store, 0, lambda: None)
+    assert claim_attempt(store, 0, disk.make_room) == 1
+    assert claim_attempt(store, 0, disk.make_room) == 2

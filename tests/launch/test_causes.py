@@ -104,6 +104,13 @@ def test_an_early_exit_tells_how_far_it_came():
     assert blame([Exit(1, 3, at_ns=1)]) == Blame(1, Cause.EXIT, "exit code 3", "exit code 3")
 
 
+def test_what_a_script_says_as_it_leaves_is_why():
+    said = Raised("SystemExit", "SystemExit: no data\nat all", "train.py:3", at_ns=1)
+    assert blame([Exit(1, 1, at_ns=1, raised=said)]) == Blame(
+        1, Cause.EXIT, "exit code 1: no data", "SystemExit: no data\nat all at train.py:3"
+    )
+
+
 @pytest.mark.parametrize(
     ("own", "another_s", "cause"),
     [

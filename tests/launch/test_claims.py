@@ -20,6 +20,10 @@ def test_an_outage_is_waited_for_ever_longer_and_not_for_ever():
     )
 
 
+def test_room_that_is_lacking_may_be_made():
+    assert decide(1, OSError(errno.ENOSPC, "No space left on device")) == Again(1.0)
+
+
 @pytest.mark.parametrize(
     "refusal", [StoreError("it was emptied"), PermissionError(errno.EACCES, "no")]
 )

@@ -128,7 +128,7 @@ def test_an_exception_is_printed_without_our_frames_and_kept_in_the_error_file(
     [
         ("sys.exit(main())", "", ""),
         ("sys.exit(7)", "exit code 7", ""),
-        ("sys.exit('no data')", "exit code 1", "no data\n"),
+        ("sys.exit('no data\\nat all')", "exit code 1: no data", "no data\nat all\n"),
         ("os._exit(3)", "exit code 3", ""),
         ("os.kill(os.getpid(), 11)", "killed by SIGSEGV", None),
     ],
@@ -142,6 +142,13 @@ def test_the_way_a_script_leaves_is_told(bench: Bench, leave: str, said: str, st
         assert "Segmentation fault" in bench.printed(stream="err")
     else:
         assert bench.printed(stream="err") == stderr
+
+
+def test_a_module_that_is_not_in_its_package_is_named(bench: Bench):
+    bench.write("package/__init__.py", "")
+    assert bench.launch("-m", "package.nowhere").wait() == 1
+    reasons = {failure.reason for failure in bench.events(FailureDetected)}
+    assert reasons == {f"exit code 1: {sys.executable}: No module named package.nowhere"}
 
 
 def test_data_loader_workers_are_forked_and_spawned(bench: Bench):

@@ -166,6 +166,42 @@ mount -t tmpfs -o size=2m none "$1"
     assert "it said why in" not in ended.stderr
 
 
+FULL_AT_FIRST = """
+import os
+room = os.environ["HARNESS_RUN_DIR"] + "/other"
+if os.environ["HARNESS_ATTEMPT"] == "4":
+    os.remove(room)
+    print("there is room")
+else:
+    with open(room, "ab", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            file.truncate(file.tell() - 48 * 1024)
+    os._exit(1)
+"""
+
+
+@pytest.mark.processes
+def test_ranks_that_meet_a_full_disk_are_tried_again_as_after_an_accident(
+    tmp_path, tmp_path_factory
+):
+    program = tmp_path_factory.mktemp("program") / "train.py"
+    program.write_text(FULL_AT_FIRST)
+    script = """
+mount -t tmpfs -o size=2m none "$1"
+"$2" -m harness run --run "$1/run" --nproc-per-node 1 --no-metrics "$3" && cat "$1"/run/logs/*/*
+"""
+    ended = on_a_small_disk(tmp_path, script, program)
+
+    assert ended.returncode == 0, ended.stderr
+    for attempt in (1, 2, 3):
+        why = f"attempt {attempt}: rank 0 exit code 1; no room is left in {tmp_path}/run; restart"
+        assert why in ended.stdout
+    assert "there is room" in ended.stdout
+
+
 @pytest.mark.processes
 def test_a_full_disk_is_given_room_by_a_launch_that_is_told_how_many_checkpoints_are_enough(
     tmp_path,
