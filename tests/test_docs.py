@@ -3,12 +3,19 @@
 import os
 import re
 import runpy
+from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
+from harness import cli
 from harness.rundir import RunDir
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("harness", "launch", "faultinject", "dashboards")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
+COMMAND = re.compile(r"harness ((?:(?:faults|checkpoint) )?[a-z-]+)\b([^`\n]*)")
 
 
 def test_whats_here_names_every_module_once():
@@ -40,6 +47,59 @@ def test_prometheus_is_told_of_the_file_that_a_run_writes():
     (named,) = re.findall(r"- (\S+\.json)", config.read_text())
     found = Path(os.path.normpath(config.parent / named))
     assert found == RunDir.at(ROOT / "runs" / "demo").exporter
+
+
+def test_every_link_of_a_page_leads_to_what_is_there():
+    links = [
+        (page, *link.partition("#")[::2])
+        for page in PAGES
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text())
+        if not link.startswith("http")
+    ]
+    assert [link for link in links if not leads(*link)] == []
+    assert (ROOT / "README.md", "docs/planning.md", "") in links
+
+
+def test_every_file_that_a_page_names_is_there():
+    rooms = "|".join([*ROOMS, "examples", "benchmarks", "tests", "docs"])
+    named = [
+        (page.name, name)
+        for page in PAGES
+        for name in re.findall(rf"`((?:{rooms})/[\w./-]*)`", page.read_text())
+    ]
+    assert [name for name in named if not (ROOT / name[1]).exists()] == []
+
+
+def test_every_flag_that_a_page_gives_a_command_is_one_of_its_flags(capsys):
+    given = {
+        (command, flag)
+        for page in PAGES
+        for command, rest in COMMAND.findall(page.read_text().replace("\\\n", " "))
+        for flag in FLAG.findall(re.split(r"\s#|;|\.py\b", rest)[0])
+    }
+    known = {command: flags(command, capsys) for command, _ in given}
+    assert {(command, flag) for command, flag in given if flag not in known[command]} == set()
+    assert ("run", "--faults") in given
+    assert ("checkpoint import", "--script") in given
+
+
+def flags(command: str, capsys: pytest.CaptureFixture[str]) -> set[str]:
+    with suppress(SystemExit):
+        cli.main([*command.split(), "--help"])
+    return set(FLAG.findall(capsys.readouterr().out))
+
+
+def leads(page: Path, path: str, part: str) -> bool:
+    """True if a link in `page` to `path#part` finds both."""
+    target = page.parent / path if path else page
+    return target.exists() and (not part or part in headings(target.read_text()))
+
+
+def headings(page: str) -> set[str]:
+    """What a link may say after `#`, as GitHub makes it of headings."""
+    prose = re.sub(r"```.*?```", "", page, flags=re.DOTALL)
+    found = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
 def text(name: str) -> str:
