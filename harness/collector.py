@@ -22,6 +22,7 @@ from harness.histogram import BOUNDS_NS, Histogram
 from harness.liveness import launcher_lives, lives
 from harness.metrics import COMMON, FAMILIES, Family, Kind
 from harness.present import Present, Values
+from harness.report.planned import kinds
 from harness.rundir import RunDir
 from harness.samples import DRAW
 
@@ -85,6 +86,7 @@ def present(run_dir: RunDir, account: Account) -> Present:
             if slot and slot.attempt == account.attempt and slot.updated_ns <= monotonic_ns
         },
         boot_ns=time.time_ns() - monotonic_ns,
+        planned=kinds(run_dir.tape),
     )
 
 

@@ -7,6 +7,7 @@ from math import ceil
 from harness.account import Account
 from harness.histogram import Histogram
 from harness.phases import Phase
+from harness.sightings import Scope
 from harness.slots import Slot
 
 Values = Mapping[tuple[str, ...], float | Histogram]
@@ -34,6 +35,8 @@ class Present:
     """By rank: of the newest attempt alone."""
     boot_ns: int = 0
     """Unix time at which the clock of the slots was 0."""
+    planned: frozenset[tuple[str, Scope]] = frozenset()
+    """The kinds of faults that the run is to meet, with what they act on."""
 
     @property
     def phase(self) -> Phase:

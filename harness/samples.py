@@ -14,9 +14,10 @@ from harness.goodput import split
 from harness.histogram import Histogram
 from harness.phases import Phase
 from harness.present import Present, Values, by_rank, one
-from harness.recovery import Stage
+from harness.recovery import UNKNOWN_CAUSE, Stage
 from harness.reliability import failures_seen
 from harness.saved import DRAW_SAVED
+from harness.sightings import Scope
 from harness.signals.drawn import DRAW_SLOW
 from harness.signals.samples import DRAW_HEALTH
 
@@ -57,7 +58,7 @@ def _tokens(now: Present) -> Values:
 
 
 def _restarts(now: Present) -> Values:
-    none = {cause.value: 0 for cause in Cause}
+    none = {cause.value: 0 for cause in Cause} | {UNKNOWN_CAUSE: 0}
     return {(cause,): n for cause, n in (none | now.account.recovery.restarts).items()}
 
 
@@ -88,6 +89,18 @@ def _rank_info(now: Present) -> Values:
         (str(rank), "" if of.local_rank is None else str(of.local_rank), of.node, of.gpu_uuid): 1.0
         for rank, of in known.items()
     }
+
+
+def _faults(now: Present) -> Values:
+    none = {(kind, scope.value): 0 for kind, scope in now.planned}
+    injected = now.account.faults.injected.items()
+    return none | {(kind, scope.value): n for scope, of in injected for kind, n in of.items()}
+
+
+def _detections(now: Present) -> Values:
+    """What spoils a call to the storage is over with it, and detected by nobody."""
+    none = {(kind,): Histogram() for kind, scope in now.planned if scope is not Scope.STORAGE}
+    return none | {(kind,): of for kind, of in now.account.faults.detections.items()}
 
 
 def _mtbf(now: Present) -> Values:
@@ -132,14 +145,8 @@ DRAW: Mapping[str, Callable[[Present], Values]] = {
         None if now.account.validation is None else now.account.validation.value
     ),
     **DRAW_HEALTH,
-    metrics.FAULTS.name: lambda now: {
-        (kind, scope): count
-        for scope, kinds in now.account.faults.injected.items()
-        for kind, count in kinds.items()
-    },
-    metrics.DETECTION_LATENCY.name: lambda now: {
-        (kind,): latencies for kind, latencies in now.account.faults.detections.items()
-    },
+    metrics.FAULTS.name: _faults,
+    metrics.DETECTION_LATENCY.name: _detections,
     metrics.MTBF.name: _mtbf,
 }
 """How each family of the table is drawn, by name."""

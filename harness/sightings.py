@@ -76,7 +76,7 @@ class Faults:
         self.records[place] = after
         self.states[after.state] = self.states.get(after.state, 0) + 1
         if isinstance(event, FaultInjected):
-            kinds = self.injected.setdefault(_SCOPES.get(_first(event.target), Scope.RANK), {})
+            kinds = self.injected.setdefault(scope_of(event.target), {})
             kinds[event.kind] = kinds.get(event.kind, 0) + 1
         del self.records[:-keep]
 
@@ -100,6 +100,11 @@ class Faults:
                 latency_ns = at_ns - fault.injected_at_ns
                 self.detections.setdefault(fault.kind, Histogram()).add(latency_ns)
         return tuple(led)
+
+
+def scope_of(target: str) -> Scope:
+    """What a fault with this target acts on."""
+    return _SCOPES.get(_first(target), Scope.RANK)
 
 
 def _first(target: str) -> str:

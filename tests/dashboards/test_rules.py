@@ -55,6 +55,13 @@ CASES: list[tuple[str, str, Series, Series]] = [
         {**AT_WORK, **A_SECOND_A_STEP, LATE: "0+15x30 450x100"},
         {"harness_phase{phase='work'}": "1x20 0x100", **A_SECOND_A_STEP, LATE: "0+15x20 300x100"},
     ),
+    # A machine whose clock is ten minutes behind that of Prometheus takes steps all the same.
+    (
+        "HarnessNoStep",
+        "20m",
+        {**AT_WORK, **A_SECOND_A_STEP, LATE: "-600+0x100", STEPS: "0+15x10 150x100"},
+        {**AT_WORK, **A_SECOND_A_STEP, LATE: "-600+15x600", STEPS: "0+15x600"},
+    ),
     # Hung before the first step of an attempt; an exporter that has just come back knows nothing yet.
     ("HarnessNoStep", "40m", {**LED, STEPS: "0+1x20 20x400"}, {**LED, STEPS: "0x80 0+1x400"}),
     (

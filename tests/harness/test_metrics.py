@@ -152,6 +152,38 @@ def test_every_sample_of_a_run_that_was_killed_once(tmp_path):
     }
 
 
+TAPE = """\
+{"schema": 2, "seed": 1, "plan": "p", "world_size": 2, "faults": 2, "storage": 2}
+{"id": "1", "at_s": 0.5, "kind": "kill", "target": "rank 1"}
+{"id": "2", "at_s": 1.5, "kind": "kill", "target": "rank 0"}
+{"kind": "eio", "operations": ["create"], "name": "*", "nth": 4}
+{"kind": "half \\ud800", "operations": ["open"], "name": "*", "nth": 4}
+no line of a tape
+["kind"]
+"""
+
+
+def test_the_first_of_what_can_be_foreseen_is_a_rise_from_zero(tmp_path):
+    counted = ("faults_injected_total", "detection_latency_seconds_count", "restarts_total")
+    before = stories.write(tmp_path / "run", stories.KILLED_ONCE[:3])
+    before.tape.write_text(TAPE)
+    after = stories.write(tmp_path / "after", stories.KILLED_ONCE)
+    told = {
+        key: value for key, value in samples(scraped(before)).items() if key[0].startswith(counted)
+    }
+    assert told == {
+        ("faults_injected_total", "kill,rank"): 0,
+        ("faults_injected_total", "store.eio,storage"): 0,
+        ("faults_injected_total", "store.half ?,storage"): 0,
+        ("detection_latency_seconds_count", "kill"): 0,
+        **{("restarts_total", cause): 0 for cause in (*Cause, "unknown")},
+    }
+    after.tape.write_text(TAPE)
+    told = samples(scraped(after))
+    assert told["faults_injected_total", "kill,rank"] == 1
+    assert told["faults_injected_total", "store.eio,storage"] == 0
+
+
 def test_saves_that_failed_and_checkpoints_that_were_walked_past_are_counted_by_kind(tmp_path):
     told = samples(scraped(stories.write(tmp_path / "run", stories.TROUBLED)))
     counted = ("checkpoint_saves", "checkpoint_rejected", "checkpoint_bytes", "checkpoint_last")
