@@ -92,14 +92,15 @@ def _rank_info(now: Present) -> Values:
 
 
 def _faults(now: Present) -> Values:
-    none = {(kind, scope.value): 0 for kind, scope in now.planned}
+    none: dict[tuple[str, ...], float] = {(kind, scope.value): 0 for kind, scope in now.planned}
     injected = now.account.faults.injected.items()
     return none | {(kind, scope.value): n for scope, of in injected for kind, n in of.items()}
 
 
 def _detections(now: Present) -> Values:
     """What spoils a call to the storage is over with it, and detected by nobody."""
-    none = {(kind,): Histogram() for kind, scope in now.planned if scope is not Scope.STORAGE}
+    kinds = [kind for kind, scope in now.planned if scope is not Scope.STORAGE]
+    none: dict[tuple[str, ...], Histogram] = {(kind,): Histogram() for kind in kinds}
     return none | {(kind,): of for kind, of in now.account.faults.detections.items()}
 
 
