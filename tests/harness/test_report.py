@@ -22,12 +22,10 @@ from harness.events import (
 )
 from harness.phases import Phase
 from harness.report import report, summary, tell
-from harness.report.cells import Cell, cells
 from harness.report.model import Standing
 from harness.report.spread import Spread, duration
 from harness.report.terminal import rendered
 from harness.rundir import RunDir
-from harness.segments import Segment
 from harness.timeline import timeline
 from harness.verify import final_digest
 from tests.harness import stories
@@ -444,32 +442,6 @@ def test_durations_are_written_in_the_units_people_use():
         "1 min 1 s",
         "2 h 3 min",
     ]
-
-
-def test_each_cell_of_the_strip_shows_what_most_of_its_time_was_and_every_failure():
-    segments = [
-        Segment(Phase.STARTUP, 100, 110, 0),
-        Segment(Phase.WORK, 110, 126, 0),
-        Segment(Phase.WORK, 126, 130, 0, lost=True),
-        Segment(Phase.INTERRUPTED, 130, 131, 0),
-        Segment(Phase.RESTART, 131, 134, 0),
-        Segment(Phase.WORK, 134, 140, 1),
-    ]
-    assert cells(segments, [131], 4) == [
-        Cell("startup"),
-        Cell("work"),
-        Cell("work"),
-        Cell("work", failed=True),
-    ]
-    assert [cell.kind for cell in cells(segments, [131], 20)] == [
-        *["startup"] * 5,
-        *["work"] * 8,
-        *["lost"] * 2,
-        "interrupted",
-        "restart",
-        *["work"] * 3,
-    ]
-    assert cells([], [], 4) == []
 
 
 def test_a_report_of_nothing_at_all_is_a_report(tmp_path):

@@ -1,6 +1,7 @@
 """When a run came to a target: what it holds counts, what it went back behind does not."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -166,6 +167,22 @@ def test_two_runs_stand_side_by_side(tmp_path, capsys):
     assert (first["loss"], first["reached"]["loss"]) == (4.0, 3.5)
     assert first["reached"]["by"] == {"step": 4, "tokens": 400, "wall_s": 2.5, "kept_s": 1.0}
     assert told["runs"][1]["targets"][0]["reached"]["after"]["step"] == 3
+
+
+def test_a_run_that_does_not_get_there_is_compared_with_none(tmp_path, capsys):
+    one = write(tmp_path / "one", KILLED_ONCE).path
+    worse = [
+        (ms, writer, attempt, replace(event, loss=9.0))
+        if isinstance(event, EvaluationFinished)
+        else (ms, writer, attempt, event)
+        for ms, writer, attempt, event in KILLED_ONCE
+    ]
+    other = write(tmp_path / "other", worse).path
+    for runs in ([one, other], [other, one]):
+        assert main(["target", *map(str, runs), "--loss", "4"]) == 0
+        out = capsys.readouterr().out
+        assert out.count("not reached") == 1
+        assert f"{runs[1]} / {runs[0]}" not in out
 
 
 @pytest.mark.parametrize("loss", ["", "much", "2.8,,2", "nan", "inf"])

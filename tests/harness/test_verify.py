@@ -185,6 +185,16 @@ def test_a_loss_that_is_not_a_number_equals_itself():
     assert compare(run, TWIN).component == "loss"
 
 
+def test_runs_that_tell_of_no_loss_are_compared_by_the_rest():
+    run = [
+        replace(entry, event=replace(entry.event, loss=None, loss_step=None))
+        if isinstance(entry.event, StepFinished)
+        else entry
+        for entry in TWIN
+    ]
+    assert compare(run, run).exact
+
+
 def test_runs_that_end_at_different_steps_are_not_the_same():
     assert compare(log((1, 0, 11)), TWIN) == Verdict(
         Judgement.DIFFERENT, "one run ended after step 11, the other after 12", 11

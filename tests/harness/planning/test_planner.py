@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.planner import FastTier, Job, Needs, expected, goodput, goodput_sd, needs
+from harness import theory
+from harness.planner import FLAT_POINTS, FastTier, Job, Needs, expected, goodput, goodput_sd, needs
 from harness.planning.levers import Means, Memory, Stragglers, best, levers
 
 H = 3600.0
@@ -88,6 +89,14 @@ def test_a_save_that_is_durable_later_loses_that_much_more():
     assert late.shares.lost > expected(LLAMA_3).shares.lost
     assert late.shares.restart == pytest.approx(600 / (3.1 * H + 660))
     assert expected(replace(LLAMA_3, commit_s=3600)).interval_s == 3600
+
+
+def test_a_commit_that_a_failure_loses_spreads_goodput_as_a_longer_restart_does():
+    late, told = replace(LLAMA_3, commit_s=300), expected(replace(LLAMA_3, commit_s=300))
+    at = told.interval_s, 33, 900, 3.1 * H
+    assert goodput_sd(late, 1e6) == pytest.approx(theory.goodput_sd(*at, 1e6))
+    low_s, high_s = theory.intervals_within_s(33, 900, 3.1 * H, FLAT_POINTS)
+    assert told.alike_s == pytest.approx((low_s, high_s))
 
 
 def test_the_lever_that_pays_most_is_named():
