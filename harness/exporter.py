@@ -20,6 +20,7 @@ from prometheus_client.exposition import choose_encoder
 
 from harness.access import Access, read
 from harness.collector import RunCollector
+from harness.metrics import USUAL_PORT
 from harness.page import serving
 from harness.page.document import document
 from harness.parent import die_with
@@ -28,8 +29,6 @@ from harness.rundir import RunDir
 from harness.server import OPEN, TEXT, Answer, Asked, Routes, Server, mistakes, say
 
 SCHEMA = 1
-USUAL_PORT = 9464
-"""Where OpenTelemetry's Prometheus exporters listen by default; ours takes it if it is free."""
 PATH = "/metrics"
 MEANT = "run_dir"
 """Parameter of a scrape: which run it means. Behind an address that a dead exporter left there may be another's."""

@@ -10,6 +10,8 @@ from enum import StrEnum
 COMMON = ("job_name", "run_id")
 """Labels of every metric: the run directory's name, and the run's own."""
 PREFIX = "harness_"
+USUAL_PORT = 9464
+"""Where OpenTelemetry's Prometheus exporters listen by default; ours takes it if it is free."""
 
 
 class Kind(StrEnum):

@@ -12,9 +12,6 @@ from harness import theory
 from harness.quantities import checked
 from harness.theory import Shares
 
-FLAT_POINTS = 0.002
-"""Intervals that cost less than this much goodput are called as good as the best."""
-
 _NEXT_TO_NONE = 1e-9
 """A share of the failures that makes no difference."""
 
@@ -62,7 +59,7 @@ class Expected:
 
     interval_s: float
     alike_s: tuple[float, float] | None
-    """The intervals that cost less than `FLAT_POINTS`; None where goodput is next to nothing."""
+    """The intervals that cost less than `theory.FLAT_POINTS`; None where goodput is next to nothing."""
     fast_interval_s: float | None
     shares: Shares
     slowdown: float
@@ -214,7 +211,7 @@ def _sd(job: Job, horizon_s: float) -> float:
 
 def _alike_s(job: Job) -> tuple[float, float] | None:
     away_s = job.restart_s + job.commit_s
-    if theory.best_goodput(job.save_s, away_s, job.mtbf_s) <= 2 * FLAT_POINTS:
+    if theory.best_goodput(job.save_s, away_s, job.mtbf_s) <= 2 * theory.FLAT_POINTS:
         return None
-    low_s, high_s = theory.intervals_within_s(job.save_s, away_s, job.mtbf_s, FLAT_POINTS)
+    low_s, high_s = theory.intervals_within_s(job.save_s, away_s, job.mtbf_s, theory.FLAT_POINTS)
     return max(low_s, job.commit_s), max(high_s, job.commit_s)

@@ -49,6 +49,9 @@ __all__ = [
     "young_s",
 ]
 
+FLAT_POINTS = 0.002
+"""Intervals that cost less than this much goodput, in the exact form, are called as good as the best."""
+
 
 # ── intervals ───────────────────────────────────────────────────────────────────────────────────
 

@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn
 
+from harness.metrics import USUAL_PORT
 from harness.settings import ALIASES, Settings
 from launch import watchdog
 from launch.restarts import NS
@@ -161,7 +162,8 @@ def _add_launcher(group: argparse._ArgumentGroup) -> None:
     linger = "seconds for which copies in memory are held for the next launch after this one was"
     linger += f" killed (default: {DEFAULT_LINGER_S:g})"
     preload = "modules that the script imports, separated by commas: imported once for all ranks"
-    port = "port of /metrics; 0 takes a free one (default: 9464, or a free one where that is taken)"
+    port = f"port of /metrics; 0 takes a free one (default: {USUAL_PORT}, or a free one where that"
+    port += " is taken)"
     host = "address on which /metrics is served (default: 127.0.0.1, this machine alone)"
     access = "TOML file with TLS and passwords for /metrics, as docs/metrics.md has it"
     add("--restart-window", type=float, default=DEFAULT_WINDOW_S, metavar="S", help=window)

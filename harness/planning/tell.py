@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 from harness.fleet import Level
-from harness.planner import FLAT_POINTS, Needs
+from harness.planner import Needs
 from harness.planning.asked import Asked, Rate
 from harness.planning.levers import SERVED, Lever, best
 from harness.planning.plan import Outlook, Plan, Row, lost_per_day
 from harness.planning.words import counted_rate, duration, table
+from harness.theory import FLAT_POINTS
 
 UNKNOWN = "UNKNOWN"
 LONGEST_LIFE_S = 200 * 31_557_600.0

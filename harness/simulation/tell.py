@@ -12,8 +12,6 @@ from harness.simulation.options import Stragglers
 from harness.simulation.study import Point, Study
 
 SCHEMA = 1
-FLAT_POINTS = 0.002
-"""Intervals that cost less than this much goodput, in the exact form, are called as good as the best."""
 
 
 def told(asked: Asked, of: Study) -> str:
@@ -142,11 +140,11 @@ def _straggling(slow: Stragglers) -> Iterator[str]:
 
 def _precision(asked: Asked, costs: tuple[float, float, float], best_s: float) -> Iterator[str]:
     """What cannot matter, and what a single run cannot show."""
-    if theory.best_goodput(*costs) > 2 * FLAT_POINTS:
-        low_s, high_s = theory.intervals_within_s(*costs, FLAT_POINTS)
+    if theory.best_goodput(*costs) > 2 * theory.FLAT_POINTS:
+        low_s, high_s = theory.intervals_within_s(*costs, theory.FLAT_POINTS)
         yield (
             f"the curve is flat: {_minutes(low_s)} to {_minutes(high_s)} cost less than"
-            f" {100 * FLAT_POINTS:g} points"
+            f" {100 * theory.FLAT_POINTS:g} points"
         )
     sd = theory.goodput_sd(best_s, *costs, asked.horizon_s)
     yield f"one run of this length is known to ±{100 * sd:.2f} points (standard deviation)"

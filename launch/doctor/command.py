@@ -13,6 +13,7 @@ from typing import Any
 
 from harness.events import Tier
 from harness.intervals import asked as intervals
+from harness.metrics import USUAL_PORT
 from harness.quantities import BYTES, duration_s, quantity
 from harness.settings import Settings
 from launch import options
@@ -111,7 +112,8 @@ def _parser() -> argparse.ArgumentParser:
     every = "as for `harness run`; 'off' keeps no copies in memory (default: auto)"
     add("--memory-every", type=_interval, default="auto", metavar="INTERVAL", help=every)
     add("--step", type=_time, metavar="TIME", help="the slowest normal step, as in 800ms")
-    add("--metrics-port", type=_port, metavar="PORT", help="port of /metrics (default: 9464)")
+    port = f"port of /metrics (default: {USUAL_PORT})"
+    add("--metrics-port", type=_port, metavar="PORT", help=port)
     add("--json", action="store_true", help="one JSON object instead of the lines for people")
     add_hangs(parser.add_argument_group("when a rank counts as hung, in seconds without progress"))
     return parser

@@ -11,9 +11,9 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from harness.checkpoint.memory import Memory as Copy
+from harness.metrics import USUAL_PORT
 from launch.doctor.facts import Clock, Kernel, Limits, Memory, Ports
 
-USUAL_PORT = 9464
 PR_GET_PDEATHSIG, PR_GET_CHILD_SUBREAPER = 2, 37
 TIME_ERROR = 5
 """What adjtimex gives while the clock is not synchronised."""

@@ -1,5 +1,6 @@
 """Judges what a run needs of its machine beside compute: memory, disk, limits, ports, clock, storage. Pure."""
 
+from harness.metrics import USUAL_PORT
 from launch.capacity import files_for
 from launch.doctor.facts import Asked, Facts, Finding, Level
 
@@ -96,7 +97,7 @@ def limits(facts: Facts, asked: Asked) -> Finding:
 
 def ports(facts: Facts, asked: Asked) -> Finding:
     """Whether the store and the metrics can listen."""
-    name = "9464" if asked.metrics_port is None else str(asked.metrics_port)
+    name = str(USUAL_PORT if asked.metrics_port is None else asked.metrics_port)
     if facts.ports.error:
         way = "let processes listen on 127.0.0.1: a sandbox or a used-up range of ports forbids it"
         return Finding("ports", Level.FAIL, facts.ports.error, way)

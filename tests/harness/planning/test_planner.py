@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import theory
-from harness.planner import FLAT_POINTS, FastTier, Job, Needs, expected, goodput, goodput_sd, needs
+from harness.planner import FastTier, Job, Needs, expected, goodput, goodput_sd, needs
 from harness.planning.levers import Means, Memory, Stragglers, best, levers
 
 H = 3600.0
@@ -95,7 +95,7 @@ def test_a_commit_that_a_failure_loses_spreads_goodput_as_a_longer_restart_does(
     late, told = replace(LLAMA_3, commit_s=300), expected(replace(LLAMA_3, commit_s=300))
     at = told.interval_s, 33, 900, 3.1 * H
     assert goodput_sd(late, 1e6) == pytest.approx(theory.goodput_sd(*at, 1e6))
-    low_s, high_s = theory.intervals_within_s(33, 900, 3.1 * H, FLAT_POINTS)
+    low_s, high_s = theory.intervals_within_s(33, 900, 3.1 * H, theory.FLAT_POINTS)
     assert told.alike_s == pytest.approx((low_s, high_s))
 
 
