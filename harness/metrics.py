@@ -219,7 +219,7 @@ UPDATE_TO_WEIGHT = _family(
 NONFINITE = _family(
     "nonfinite_steps_total",
     Kind.COUNTER,
-    "Steps with NaN or Inf in a rank's loss or in the gradient.",
+    "Steps with NaN or Inf in a rank's loss, the gradient, or weights that were to be saved.",
 )
 LOSS_SPIKES = _family(
     "loss_spikes_total", Kind.COUNTER, "Times that the training loss jumped out of what it was."

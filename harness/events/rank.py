@@ -49,7 +49,7 @@ class StateDigested(Event):
 
 @dataclass(frozen=True, slots=True)
 class NonfiniteFound(Event):
-    """NaN or an infinity in `step`: in this rank's loss, or (told by rank 0) in the reduced gradient."""
+    """NaN or an infinity in `step`: in this rank's loss, (told by rank 0) in the reduced gradient, or in the weights."""
 
     step: int
     place: Place

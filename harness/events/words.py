@@ -40,6 +40,8 @@ class Place(StrEnum):
 
     LOSS = "loss"
     GRADIENT = "gradient"
+    WEIGHTS = "weights"
+    """After the optimizer's step, and before they were saved."""
 
 
 class Reaction(StrEnum):

@@ -20,6 +20,7 @@ from harness.observed import Observed
 from harness.optimizer import Names
 from harness.settings import Settings
 from harness.signals.late import Late
+from harness.signals.lengths import not_finite
 from harness.signals.spikes import Limits, Losses
 from harness.signals.unsound import NonfiniteError, NonfiniteGradientError
 from harness.signals.updates import Ratios, Updates
@@ -62,6 +63,7 @@ class Health:
         self._pending: _Taken | None = None
         self._clips = self._clipped = 0
         self._losses = Losses(Limits())
+        self._finished = 0
         self.begin(0)
 
     def watch_optimizer(self, optimizer: Optimizer) -> None:
@@ -103,6 +105,7 @@ class Health:
 
         Raises `NonfiniteError` where that ends the attempt.
         """
+        self._finished = step
         now = self._take(step)
         before, self._pending = self._pending, now
         if before is not None:
@@ -115,6 +118,24 @@ class Health:
         taken, self._pending = self._pending, None
         if taken is not None:
             self._tell(taken)
+
+    def vouch(self, weights: Names) -> None:
+        """Before a save: what was found is told, and `weights`, this rank's part of them, are finite.
+
+        The gradient may be finite and an optimizer make NaN of it, as of 0 by 0. Raises `NonfiniteError`
+        where that ends the attempt: `skip` cannot leave out a step that was taken.
+        """
+        self.settle()
+        bad = [list(weights.values())[place] for place in not_finite(list(weights))]
+        if not bad:
+            return
+        reaction = Reaction.REPORT if self._reaction is Reaction.REPORT else Reaction.FAIL
+        self._voice.write(NonfiniteFound(self._finished, Place.WEIGHTS, reaction))
+        if reaction is Reaction.FAIL:
+            raise NonfiniteError(
+                f"the weights after step {self._finished} are not finite, and not saved:"
+                f" {', '.join(bad[:4])}{', …' if len(bad) > 4 else ''}; on_nonfinite = report goes on"
+            )
 
     # ── around an optimizer's step ──────────────────────────────────────────────────────────
 

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from harness.optimizer import Names
 from harness.signals.blocks import grouped
 from harness.signals.late import Late
+from harness.signals.lengths import lengths
 
 
 class Updates:
@@ -80,8 +81,7 @@ class Ratios:
 
 def _squares(tensors: list[Tensor]) -> Tensor:
     """The sum of squares of each."""
-    norms = torch._foreach_norm(tensors, 2.0, dtype=torch.float32)
-    return torch.stack([norm.to(norms[0].device) for norm in norms]).double().square()
+    return lengths(tensors).square()
 
 
 def _ratio(moved: Sequence[float], weights: Sequence[float]) -> float | None:

@@ -4,6 +4,7 @@ from torch.optim import Optimizer
 
 from harness.components import Protected
 from harness.observed import Observed
+from harness.optimizer import Names
 from harness.pace import Pace
 from harness.settings import Settings
 from harness.signals.health import Health
@@ -29,6 +30,7 @@ class Watch:
         self._pace = pace
         self._protected = protected
         self.health = Health(voice, observed, settings, late, world_size)
+        self._rank, self._world_size = rank, world_size
         self._optimizers: set[Optimizer] = set()
         self.audit = Audit(voice, settings, rank, world_size)
         self._replicas = Replicas(
@@ -70,5 +72,18 @@ class Watch:
 
     def vouch(self) -> None:
         """Before a save: nothing that was found, or might be, forbids to keep this state."""
-        self.health.settle()
+        self.health.vouch(self._stepped())
         self._replicas.vouch()
+
+    def _stepped(self) -> Names:
+        """What the optimizers step: of what is equal on all ranks, each looks at its part."""
+        names, equal = self._protected.names(), self._protected.replicated()
+        stepped = {
+            p for it in self._optimizers for group in it.param_groups for p in group["params"]
+        }
+        return {
+            parameter: name
+            for place, (parameter, name) in enumerate(names.items())
+            if parameter in stepped
+            if parameter not in equal or place % self._world_size == self._rank
+        }

@@ -26,7 +26,12 @@ class Trained:
     """A model of two blocks, trained alone; `late` as on an accelerator."""
 
     def __init__(
-        self, folder: Path, settings: Settings = EVERY, late: bool = False, fused: bool = False
+        self,
+        folder: Path,
+        settings: Settings = EVERY,
+        late: bool = False,
+        fused: bool = False,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         torch.manual_seed(1)
         self.run_dir = RunDir.at(folder)
@@ -34,7 +39,7 @@ class Trained:
         self.observed = Observed(late)
         self.voice = Voice(self.run_dir, "run", 0, 1)
         self.health = Health(self.voice, self.observed, settings, late, 1)
-        self.model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1))
+        self.model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)).to(dtype)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1, fused=fused or None)
         self.health.watch_optimizer(self.optimizer)
         names: Names = {p: f"model.{name}" for name, p in self.model.named_parameters()}
@@ -43,7 +48,7 @@ class Trained:
     def step(self, number: int, scale: float = 1.0, line: float | None = 1.0) -> None:
         self.health.begin(number)
         inputs = torch.arange(6, dtype=torch.float32).reshape(2, 3) * number
-        loss = self.model(inputs).square().mean() * scale
+        loss = self.model(inputs.to(self.weight.dtype)).abs().square().mean() * scale
         loss.backward()
         self.observed.add(loss, 2)
         if line is not None:
@@ -103,6 +108,18 @@ def test_a_watched_run_is_the_unwatched_one_bit_for_bit_and_its_figures_are_righ
         assert event.grad_norm == pytest.approx(norm)
         assert event.update_to_weight == pytest.approx(by_group, rel=1e-5)
         assert (event.clip_norm, event.clips, event.clipped) == (1.0, 1, norm > 1.0)
+
+
+@pytest.mark.filterwarnings("ignore:Complex modules are a new feature")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex64])
+def test_models_of_other_numbers_are_watched_too(tmp_path, dtype):
+    watched = Trained(tmp_path, dtype=dtype)
+    watched.step(1)
+    (event,) = watched.told()
+    assert isinstance(event, HealthObserved)
+    assert event.grad_norm is not None
+    assert list(event.update_to_weight) == ["all", "model.0", "model.1"]
+    assert all(0 < ratio < math.inf for ratio in event.update_to_weight.values())
 
 
 def test_clips_are_counted_over_all_steps_between_two_readings(tmp_path):
