@@ -111,11 +111,14 @@ def label_of(memory: memoryview) -> Label | None:
 
 
 def about(memory: memoryview, label: Label) -> About | None:
-    """What its bytes are, or None if that is not what was written."""
+    """What its bytes are, or None if that is not what was written, or was by another version of this."""
     described = bytes(memory[label.begin : label.begin + label.size_bytes])
     if xxhash.xxh3_128_hexdigest(described) != label.checksum:
         return None
-    return msgspec.msgpack.decode(described, type=About)
+    try:
+        return msgspec.msgpack.decode(described, type=About)
+    except msgspec.MsgspecError:
+        return None
 
 
 def seal(memory: memoryview, descriptor: int) -> Label | None:

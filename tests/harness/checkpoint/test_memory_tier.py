@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 import torch
 
@@ -342,6 +343,16 @@ def test_a_label_of_which_a_byte_is_wrong_is_none(at):
     memory.view[at] ^= 1
     assert slot.seal(memory.view, memory.descriptor) is None
     assert slot.kept(memory.view) is None
+
+
+def test_what_another_version_wrote_is_no_copy(monkeypatch):
+    memory = Memory(128 << 10)
+    monkeypatch.setattr(slot, "_described", lambda *_: msgspec.msgpack.encode({"parts": 3}))
+    slot.put_label(memory.view, "run", Place(7, 2), 3, slot.DATA, SHARE, {})
+    label = slot.label_of(memory.view)
+    assert label is not None
+    assert slot.about(memory.view, label) is None
+    assert slot.seal(memory.view, memory.descriptor) is None
 
 
 def test_a_seal_belongs_to_one_copy_alone():
