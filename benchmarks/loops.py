@@ -187,6 +187,7 @@ class Side:
             memory_every=BLOCK,
             overlap=overlap,
         )
+        self.optimizer.register_step_pre_hook(lambda *_: overlap.announce())
         self.optimizer.register_step_pre_hook(lambda *_: saver.settle())
         saver.prepare(self.protected.shared, self._own, fresh=True)
         return saver

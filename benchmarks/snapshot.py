@@ -100,6 +100,7 @@ class Bench:
     def snapshot(self) -> None:
         """By the harness; training goes on when this returns."""
         self.step += 1
+        self.overlap.announce()  # as an optimizer does before each step
         self.saver.at_step(self.step, lambda: self.state, dict)
 
     def async_save(self) -> None:

@@ -148,7 +148,7 @@ class Job:
         self._protected.add(**objects)
         for thing in objects.values():
             if isinstance(thing, Optimizer):
-                thing.register_step_pre_hook(lambda *_: self._keeping.settle())
+                thing.register_step_pre_hook(lambda *_: self._keeping.before_step())
                 self._steplog.pace.watch_optimizer(thing)
                 self._watch.watch_optimizer(thing)
 

@@ -112,6 +112,11 @@ class Keeping:
             self._saver.memory_every = self._cadence.every(Tier.MEMORY)
             self._saver.at_step(step, self._protected.shared, self._own)
 
+    def before_step(self) -> None:
+        """Called by each protected optimizer."""
+        self._overlap.announce()
+        self.settle()
+
     def settle(self) -> None:
         """Before what may be copied beside training changes: have it copied."""
         if self._saver is not None:

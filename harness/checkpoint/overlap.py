@@ -1,8 +1,8 @@
 """Copies parameters and optimizer tensors beside the next forward and backward, for nothing changes them there.
 
 All else is copied at the boundary: buffers and random streams change in forward. Whoever is about to
-change what is copied late settles first, as every protected optimizer does. A change that comes
-unannounced is seen by the tensor's version; the copy is then no state of any step, and is not used.
+change what is copied late settles first, as every protected optimizer does that was seen to. A change
+that comes unannounced is seen by the tensor's version; the copy is then no state of any step, and is not used.
 """
 
 import threading
@@ -64,6 +64,7 @@ class Overlap:
         self._warn = warn
         self._thread = _Copyist()
         self._late: Late | None = None
+        self._announced = False
         self.is_on = is_on
 
     @property
@@ -75,6 +76,7 @@ class Overlap:
         """Copy each second tensor into the first: some at once, the rest until `settle` or `wait`."""
         self.settle()
         late = self._late_ones(pairs)
+        self._announced = False
         rest = [pair for pair, is_late in zip(pairs, late, strict=True) if not is_late]
         held = [pair for pair, is_late in zip(pairs, late, strict=True) if is_late]
         begun: Late
@@ -85,6 +87,19 @@ class Overlap:
         self._late = begun
         return begun
 
+    def announce(self) -> None:
+        """Called by each protected optimizer before it steps; nothing is copied late after a step without.
+
+        The replay of a CUDA graph calls nobody, and moves no version.
+        """
+        self._announced = True
+        if not self.is_on:
+            return
+        if torch._C._current_graph_task_id() != -1:
+            self._end("an optimizer steps in backward")
+        elif torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            self._end("an optimizer's step is captured in a CUDA graph")
+
     def settle(self) -> None:
         """Called in the training thread before anything changes what may be copied late."""
         late, self._late = self._late, None
@@ -92,7 +107,7 @@ class Overlap:
             late.settle()
 
     def _late_ones(self, pairs: Sequence[Pair]) -> list[bool]:
-        if not self.is_on:
+        if not (self.is_on and self._announced):
             return [False] * len(pairs)
         still = {tensor.untyped_storage().data_ptr() for tensor in self._still()}
         return [
@@ -101,12 +116,14 @@ class Overlap:
         ]
 
     def _changed(self) -> None:
+        self._end(
+            "a parameter or optimizer tensor was changed outside of a protected optimizer's step"
+        )
+
+    def _end(self, why: str) -> None:
         if self.is_on:
-            self._warn(
-                "a parameter or optimizer tensor was changed outside of a protected optimizer's step:"
-                " from here on training stops for whole copies"
-            )
-        self.is_on = False
+            self.is_on = False
+            self._warn(f"{why}: from here on training stops for whole copies")
 
 
 class _Versions:
@@ -251,8 +268,9 @@ class _OnDevice:
         return False
 
     def settle(self) -> None:
-        """See `Late`: the device waits, and not the host."""
-        torch.cuda.current_stream().wait_event(self._late)
+        """See `Late`: the device waits, and not the host; for a capture to begin, all had to be done."""
+        if not torch.cuda.is_current_stream_capturing():
+            torch.cuda.current_stream().wait_event(self._late)
         self._versions.judge()
 
     def wait(self) -> None:

@@ -34,7 +34,7 @@ class Job:
         self.lines: list[str] = []
         self.overlap = Overlap(self.still, self.lines.append)
         self.overlap.is_on = overlaps
-        self.optimizer.register_step_pre_hook(lambda *_: self.overlap.settle())
+        self.optimizer.register_step_pre_hook(lambda *_: self.before_step())
         self.inputs = torch.randn(8, WIDTH, device=device)
         self.backward()
         self.optimizer.step()
@@ -42,6 +42,10 @@ class Job:
             name: torch.empty_like(it, device="cpu", pin_memory=it.is_cuda)
             for name, it in self.state().items()
         }
+
+    def before_step(self) -> None:
+        self.overlap.announce()
+        self.overlap.settle()
 
     def still(self) -> Iterator[Tensor]:
         yield from self.model.parameters()
@@ -113,18 +117,45 @@ def test_buffers_are_of_the_boundary_though_forward_moves_them(device: str):
     assert not torch.equal(job.mean(), then)
 
 
-def test_an_optimizer_that_steps_in_backward_waits_there(device: str):
+def test_an_optimizer_that_steps_in_backward_waits_there_and_ends_the_overlap(device: str):
     job = Job(device)
     optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in job.model.parameters()}
     for parameter, optimizer in optimizers.items():
-        optimizer.register_step_pre_hook(lambda *_: job.overlap.settle())
+        optimizer.register_step_pre_hook(lambda *_: job.before_step())
         parameter.register_post_accumulate_grad_hook(lambda p: optimizers[p].step())  # type: ignore[no-untyped-call]
+    for _ in range(2):
+        then = job.digests(job.state())
+        late = job.begin()
+        job.backward()
+        late.wait()
+        assert job.digests(job.memory) == then
+        assert job.digests(job.state()) != then
+    assert job.lines == [
+        "an optimizer steps in backward: from here on training stops for whole copies"
+    ]
+    assert not job.overlap.is_on
+
+
+def test_after_a_step_that_no_optimizer_announced_everything_is_copied_at_once(device: str):
+    job = Job(device)
+    job.begin().wait()
     then = job.digests(job.state())
     late = job.begin()
-    job.backward()
+    assert not job.overlap.holds_up
+    job.first.weight.data.mul_(2)  # as the replay of a graph would: no hook, and no version moves
     late.wait()
     assert job.digests(job.memory) == then
-    assert job.digests(job.state()) != then
+    assert job.overlap.is_on
+
+
+def test_a_step_that_is_captured_ends_the_overlap(monkeypatch: pytest.MonkeyPatch):
+    job = Job("cpu")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    job.optimizer.step()
+    (line,) = job.lines
+    assert line.startswith("an optimizer's step is captured in a CUDA graph: from here on training")
+    assert not job.overlap.is_on
 
 
 def test_a_change_that_nobody_announced_spoils_the_copy_and_ends_the_overlap(device: str):
@@ -159,6 +190,7 @@ def test_what_no_optimizer_steps_is_copied_at_once(device: str):
 def test_values_that_do_not_lie_together_are_copied_at_once_too():
     weight = nn.Parameter(torch.arange(65536.0).reshape(256, 256).t())
     overlap = Overlap(lambda: [weight], print)
+    overlap.announce()
     target = torch.empty(256, 256)
     expected = weight.detach().clone()
     late = overlap.copy([(target, weight.detach())])
@@ -174,6 +206,7 @@ def test_every_dtype_is_copied_late(dtype: torch.dtype):
     source = torch.randint(0, 2, (300, 1000)).to(dtype)
     target = torch.empty_like(source)
     overlap = Overlap(lambda: [source], print)
+    overlap.announce()
     late = overlap.copy([(target, source)])
     overlap.settle()
     source.zero_()
@@ -189,7 +222,10 @@ def test_a_copy_settles_the_one_before():
         lambda: overlap.copy([(first, source)]),
         lambda: overlap.copy([(second, source)]),
     ]
-    begun = [begin() for begin in pairs]
+    begun = []
+    for begin in pairs:
+        overlap.announce()
+        begun.append(begin())
     assert first.eq(1).all()
     overlap.settle()
     for late in begun:
