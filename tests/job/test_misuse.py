@@ -40,7 +40,12 @@ def loop(zygote: Zygote, tmp_path: Path) -> Iterator[Callable[..., int]]:
     """Runs `LOOP` on one rank, once, and gives the exit code."""
 
     def run(
-        loader: str, protected: str = "", before: str = "", inside: str = "", after: str = ""
+        loader: str,
+        *more: str,
+        protected: str = "",
+        before: str = "",
+        inside: str = "",
+        after: str = "",
     ) -> int:
         script = tmp_path / "loop.py"
         script.write_text(
@@ -48,7 +53,7 @@ def loop(zygote: Zygote, tmp_path: Path) -> Iterator[Callable[..., int]]:
                 loader=loader, protected=protected, before=before, inside=inside, after=after
             )
         )
-        flags = ("--run", "run", "--nproc-per-node", "1", "--max-restarts", "0")
+        flags = ("--run", "run", "--nproc-per-node", "1", "--max-restarts", "0", *more)
         return zygote.launch(["run", *flags, "--no-metrics", script], tmp_path).wait()
 
     yield run
@@ -67,6 +72,17 @@ def test_a_sampler_that_nobody_protects_is_refused(loop, tmp_path):
     assert loop(SAMPLED) == 1
     assert "a ResumableSampler that is not protected" in errors(tmp_path)
     assert StepFinished not in logged(tmp_path)
+
+
+def test_an_optimizer_that_steps_in_backward_is_not_overlapped_and_that_is_said_once(
+    loop, tmp_path
+):
+    hook = "model.module.weight.register_post_accumulate_grad_hook(lambda _: optimizer.step())"
+    flags = ("--overlap", "on", "--memory-every", "1 step")
+    assert loop(SAMPLED, *flags, protected=", data=sampler", before=hook) == 0
+    assert errors(tmp_path).splitlines() == [
+        "harness: an optimizer steps in backward: from here on training stops for whole copies"
+    ]
 
 
 def test_a_protected_sampler_trains_without_a_word(loop, tmp_path):
