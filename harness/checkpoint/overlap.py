@@ -97,7 +97,7 @@ class Overlap:
             return
         if torch._C._current_graph_task_id() != -1:
             self._end("an optimizer steps in backward")
-        elif torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        elif torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]  # torch's own
             self._end("an optimizer's step is captured in a CUDA graph")
 
     def settle(self) -> None:
