@@ -34,6 +34,7 @@ def learning() -> Sequence[AnyPanel]:
         _clipped_steps(),
         _steps_kept_and_done_again(),
         _health(),
+        _targets(),
         _run(),
     )
 
@@ -149,7 +150,7 @@ def _health() -> AnyPanel:
             "Bad: NaN or Inf (caught before the optimizer kept it; the report names step and rank), loss spikes "
             "(look at the data of those steps, or go back behind them), replicas that differ (a device computes "
             "wrongly: the report names the odd one; take it out), gradients that an audit found wrong (likewise).",
-            12,
+            9,
             4,
         ),
         [
@@ -163,9 +164,26 @@ def _health() -> AnyPanel:
     )
 
 
+def _targets() -> AnyPanel:
+    return listing(
+        Place(
+            "Steps to a target",
+            "The first evaluation at or below each loss of target_losses, as precise as evaluations are far apart. "
+            "Bad: later than in the run that this one is compared with (harness target tells more).",
+            6,
+            4,
+        ),
+        [
+            Column("loss", "target"),
+            Column("steps", ONE.highest("target_loss_steps", "target"), "none"),
+            Column("after", ONE.highest("target_loss_seconds", "target"), "s"),
+        ],
+    )
+
+
 def _run() -> AnyPanel:
     return listing(
-        Place("Run", "What runs here.", 12, 4),
+        Place("Run", "What runs here.", 9, 4),
         [
             Column("version", "version"),
             Column("ranks", "world_size"),

@@ -15,7 +15,7 @@ from harness.sightings import Faults
 from harness.signals.findings import Findings
 from harness.signals.speed import Speed
 from harness.signals.tally import Stragglers
-from harness.tallies import Helper, Rank, Reading
+from harness.tallies import Helper, Lows, Rank, Reading
 
 KEEP = 256
 """How many of the last restarts, faults, rejections and validations a running fold lists."""
@@ -68,6 +68,7 @@ class Account:
     loss: float | None = None
     loss_step: int | None = None
     validations: list[Reading] = field(default_factory=list)
+    lows: Lows = field(default_factory=Lows)
     step_durations: Histogram = field(default_factory=Histogram)
     ranks: dict[int, Rank] = field(default_factory=dict)
     recovery: Recovery = field(default_factory=Recovery)

@@ -22,6 +22,7 @@ from harness.histogram import BOUNDS_NS, Histogram
 from harness.liveness import launcher_lives, lives
 from harness.metrics import COMMON, FAMILIES, Family, Kind
 from harness.present import Present, Values
+from harness.quantities import losses
 from harness.report.planned import kinds
 from harness.rundir import RunDir
 from harness.samples import DRAW
@@ -87,7 +88,14 @@ def present(run_dir: RunDir, account: Account) -> Present:
         },
         boot_ns=time.time_ns() - monotonic_ns,
         planned=kinds(run_dir.tape),
+        targets=_targets(record),
     )
+
+
+def _targets(record: settings.Record | None) -> Sequence[float]:
+    """The losses that the run was asked to tell of; a run of an older version was asked for none."""
+    asked = None if record is None else record.settings.get("target_losses")
+    return losses(str(asked.value)) if asked is not None and asked.value else ()
 
 
 def drawn(now: Present) -> Iterator[Metric]:

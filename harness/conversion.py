@@ -5,13 +5,14 @@ What a value may be is judged here, whichever way it came.
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import index
 from typing import Any
 
 from harness.checkpoint import address
 from harness.events import Tier
 from harness.intervals import asked
+from harness.quantities import losses
 from harness.rundir import RunDir
 
 MOST_THREADS = 1024
@@ -25,7 +26,12 @@ CHOICES: Mapping[str, Sequence[str]] = {
     "on_audit_mismatch": ("fail", "report"),
 }
 """What a setting that is one of a few words may be."""
-_INTERVALS = {"memory_every": Tier.MEMORY, "storage_every": Tier.STORAGE}
+_FORMS: Mapping[str, Callable[[str], object]] = {
+    "memory_every": lambda text: asked.parse(text, Tier.MEMORY),
+    "storage_every": lambda text: asked.parse(text, Tier.STORAGE),
+    "target_losses": lambda text: text and losses(text),
+}
+"""What reads a setting that has a form of its own, and raises `ValueError` where it cannot."""
 _SHOWN = 60
 _LOOSE = re.compile("(file|local)://(?!/)")
 """A URL without an absolute path: the next launch would look for it somewhere else."""
@@ -78,8 +84,8 @@ def _words(key: str, raw: Any) -> str:
         raise ValueError(f"resume = {_shown(raw)} is neither 'auto', 'fresh' nor a step")
     if key in CHOICES and text not in CHOICES[key]:
         raise ValueError(f"{key} = {_shown(raw)} is none of {', '.join(CHOICES[key])}")
-    if key in _INTERVALS:
-        _check_interval(key, text)
+    if key in _FORMS:
+        _check_form(key, text)
     place = text.rpartition("::")[2]
     if key == "checkpoints" and (place.startswith("://") or _LOOSE.match(place)):
         raise ValueError(f"checkpoints = {_shown(raw)} names no place: use file:///some/path")
@@ -92,9 +98,9 @@ def _words(key: str, raw: Any) -> str:
     return text
 
 
-def _check_interval(key: str, text: str) -> None:
+def _check_form(key: str, text: str) -> None:
     try:
-        asked.parse(text, _INTERVALS[key])
+        _FORMS[key](text)
     except ValueError as error:
         raise ValueError(f"{key}: {error}") from None
 

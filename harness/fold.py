@@ -46,7 +46,7 @@ from harness.lives import Lives
 from harness.phases import NEXT_PHASE, OF_A_LIFE, PHASED, Phase
 from harness.recovery import Stage
 from harness.segments import Segment
-from harness.tallies import Helper, Rank, Reading
+from harness.tallies import Helper, Low, Rank, Reading
 
 MOST_RANKS = 1_000_000
 """Who watches a run looks at each rank: what claims more is no run."""
@@ -138,6 +138,7 @@ class Fold(Lives):
         rollback = self.ledger.resume(step, at_ns, self.meter.productive_ns)
         self.last_rollback = rollback
         self.rollbacks += 1
+        self.lows.go_back(step)
         self.recent.lose(rollback.since_ns)
         return rollback
 
@@ -187,6 +188,8 @@ class Fold(Lives):
         if event.loss is not None:
             self.validations.append(Reading(event.step, event.loss))
             del self.validations[: -self.keep]
+            began_ns = at_ns if self.start_ns is None else self.start_ns
+            self.lows.add(Low(event.step, event.loss, at_ns - began_ns))
         return self._pause(entry, at_ns)
 
     def _save_started(self, entry: Entry, at_ns: int) -> list[Segment]:

@@ -202,6 +202,18 @@ RANK_PROGRESS = _family(
 RANK_UP = _family("rank_up", Kind.GAUGE, "1 while the rank's process lives.", "rank")
 LOSS = _family("loss", Kind.GAUGE, "The last training loss that was read.")
 VALIDATION_LOSS = _family("validation_loss", Kind.GAUGE, "The last loss on held-out data.")
+TARGET_STEPS = _family(
+    "target_loss_steps",
+    Kind.GAUGE,
+    "Step of the first evaluation that the run holds at or below a loss of target_losses.",
+    "target",
+)
+TARGET_SECONDS = _family(
+    "target_loss_seconds",
+    Kind.GAUGE,
+    "Wall time from the run's first start until that evaluation.",
+    "target",
+)
 GRAD_NORM = _family(
     "grad_norm", Kind.GAUGE, "Norm of the gradient before clipping, when it was last read."
 )
@@ -265,6 +277,7 @@ FAMILIES: Mapping[str, Family] = {
         *(STRAGGLER_DELAY, STRAGGLER_WAIT, STRAGGLER_NAMED, SLOWDOWN),
         *(TOKENS_PER_SECOND, MFU),
         *(RANK_UP, RANK_INFO, RANK_PROGRESS, LOSS, VALIDATION_LOSS),
+        *(TARGET_STEPS, TARGET_SECONDS),
         *(LOSS_SPIKES, REPLICA_CHECKS, REPLICA_MISMATCHES, AUDITS, AUDIT_MISMATCHES),
         *(FAULTS, DETECTION_LATENCY, MTBF),
     )

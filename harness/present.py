@@ -37,6 +37,8 @@ class Present:
     """Unix time at which the clock of the slots was 0."""
     planned: frozenset[tuple[str, Scope]] = frozenset()
     """The kinds of faults that the run is to meet, with what they act on."""
+    targets: Sequence[float] = ()
+    """Losses of which it is told when they were reached."""
 
     @property
     def phase(self) -> Phase:

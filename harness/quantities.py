@@ -45,6 +45,17 @@ def duration_s(text: str) -> float:
     return number * UNITS_S[unit]
 
 
+def losses(text: str) -> list[float]:
+    """The losses of `2.8,2.6,2.4`, the highest first: the order in which a run meets them. Raises `ValueError`."""
+    try:
+        found = {float(part) for part in text.split(",")}
+    except ValueError:
+        found = set()
+    if not found or not all(math.isfinite(loss) for loss in found):
+        raise ValueError(f"{text!r} is not a list of losses: write for example 2.8,2.6,2.4")
+    return sorted(found, reverse=True)
+
+
 def quantity(text: str, units: Mapping[str, float], example: str) -> float:
     """The number of `4GB/gpu`, times what its unit stands for. Raises `ValueError` for any other unit."""
     matched = _QUANTITY.fullmatch(text)

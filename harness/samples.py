@@ -20,6 +20,7 @@ from harness.saved import DRAW_SAVED
 from harness.sightings import Scope
 from harness.signals.drawn import DRAW_SLOW
 from harness.signals.samples import DRAW_HEALTH
+from harness.tallies import Low
 
 _NS = 1_000_000_000
 
@@ -104,6 +105,11 @@ def _detections(now: Present) -> Values:
     return none | {(kind,): of for kind, of in now.account.faults.detections.items()}
 
 
+def _reached(now: Present, tell: Callable[[Low], float]) -> Values:
+    found = {target: now.account.lows.first(target) for target in now.targets}
+    return {(f"{target:.12g}",): tell(low) for target, low in found.items() if low is not None}
+
+
 def _mtbf(now: Present) -> Values:
     seen = failures_seen(now.account)
     if seen is None:
@@ -145,6 +151,8 @@ DRAW: Mapping[str, Callable[[Present], Values]] = {
     metrics.VALIDATION_LOSS.name: lambda now: one(
         None if now.account.validation is None else now.account.validation.value
     ),
+    metrics.TARGET_STEPS.name: lambda now: _reached(now, lambda low: low.step),
+    metrics.TARGET_SECONDS.name: lambda now: _reached(now, lambda low: low.wall_ns / _NS),
     **DRAW_HEALTH,
     metrics.FAULTS.name: _faults,
     metrics.DETECTION_LATENCY.name: _detections,

@@ -74,6 +74,8 @@ class Settings:
     """Steps between audits of gradients, for loops that call `job.audited`; 0 audits none."""
     on_audit_mismatch: str = "fail"
     """What follows a gradient that another rank does not get: `fail` or `report`."""
+    target_losses: str = ""
+    """Validation losses, such as `2.8,2.6`: metrics tell after how many steps and seconds each was reached."""
     resume: str = "auto"
     """`auto`, `fresh` (start from nothing beside commits that exist) or a step."""
     exact: bool = True

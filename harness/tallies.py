@@ -1,5 +1,6 @@
 """What is known of ranks, readings and helpers. All of it bounded, all of it from the log."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -10,6 +11,42 @@ class Reading:
 
     step: int
     value: float
+
+
+MOST_LOWS = 4096
+"""No run has so many losses, each lower than all before it; of one that does, the lowest are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Low:
+    """A loss on held-out data, lower than all that the run held before it."""
+
+    step: int
+    loss: float
+    wall_ns: int
+    """Since the run was first started."""
+
+
+@dataclass(slots=True)
+class Lows:
+    """All of them that the run holds: when it came to any loss follows from these."""
+
+    found: list[Low] = field(default_factory=list)
+
+    def add(self, low: Low) -> None:
+        """An evaluation ended; what is not lower than the last one is none."""
+        if low.loss < (self.found[-1].loss if self.found else math.inf):
+            self.found.append(low)
+            del self.found[:-MOST_LOWS]
+
+    def go_back(self, step: int) -> None:
+        """The run holds `step` again: what came after it is as if it had not been."""
+        while self.found and self.found[-1].step > step:
+            self.found.pop()
+
+    def first(self, target: float) -> Low | None:
+        """The first evaluation at or below `target`; None if there is none."""
+        return next((low for low in self.found if low.loss <= target), None)
 
 
 @dataclass(slots=True)

@@ -47,6 +47,7 @@ SETTINGS_HELP = {
     "on_replica_mismatch": "where they differ: `report`, or `fail`, which compares before each save too",
     "audit_every_steps": "steps between audits of gradients, for loops with job.audited; 0: none",
     "on_audit_mismatch": "after a gradient that another rank does not get: `fail` or `report`",
+    "target_losses": "validation losses, such as 2.8,2.6: metrics tell when each was reached",
     "resume": "`auto`, `fresh` (from nothing, beside commits that exist) or a step",
     "exact": "refuse to resume where the bits may differ",
 }
@@ -56,6 +57,7 @@ METAVARS = {
     "shard_bytes": "BYTES",
     "resume": "FROM",
     "watch_tensors": "NAMES",
+    "target_losses": "LOSSES",
     "on_nonfinite": "WORD",
     "memory_every": "INTERVAL",
     "overlap": "WORD",

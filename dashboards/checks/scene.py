@@ -120,6 +120,7 @@ def _job(run: Path, flags: Sequence[str]) -> Iterator[None]:
     script = [str(ROOT / "examples" / "train_gpt.py"), "--preset", "tiny", "--steps", "1000000"]
     script += ["--count-flops"]
     ranks = ["--nproc-per-node", "2", "--storage-every", "20 steps", "--memory-every", "5 steps"]
+    ranks += ["--target-losses", "100,4"]
     run.parent.mkdir(parents=True, exist_ok=True)
     with run.with_suffix(".log").open("wb") as log:
         command = [

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from harness.planning.words import duration, table
+from harness.quantities import losses
 from harness.report.spread import counted
 from harness.targets import Evaluation, Mark, Reached, reached
 
@@ -15,14 +16,11 @@ Runs = Mapping[str, Sequence[Evaluation]]
 
 
 def targets(text: str) -> list[float]:
-    """The losses of `2.8,2.6,2.4`, the highest first: the order in which a run meets them."""
+    """What `--loss` asks for, the highest first. Raises `ValueError`."""
     try:
-        losses = {float(part) for part in text.split(",")}
-    except ValueError:
-        losses = set()
-    if not losses or not all(math.isfinite(loss) for loss in losses):
-        raise ValueError(f"--loss {text!r} is not a list of losses: write for example 2.8,2.6,2.4")
-    return sorted(losses, reverse=True)
+        return losses(text)
+    except ValueError as error:
+        raise ValueError(f"--loss {error}") from None
 
 
 def told(runs: Runs, losses: Sequence[float]) -> str:

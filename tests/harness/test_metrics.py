@@ -34,6 +34,7 @@ from harness.recovery import Restart
 from harness.reliability import failures_seen
 from harness.rundir import RunDir
 from harness.samples import DRAW
+from harness.settings import Record, resolve, write
 from harness.slots import SlotWriter
 from harness.timeline import Fold
 from tests.harness import stories
@@ -149,6 +150,19 @@ def test_every_sample_of_a_run_that_was_killed_once(tmp_path):
         ("mtbf_seconds", "estimate"): 1.84,
         ("mtbf_seconds", "lower"): pytest.approx(0.3879, abs=1e-4),
         ("mtbf_seconds", "upper"): pytest.approx(35.87, abs=0.01),
+    }
+
+
+def test_a_run_that_was_asked_for_targets_tells_when_each_was_reached(tmp_path):
+    run_dir = stories.write(tmp_path / "run", stories.KILLED_ONCE)
+    asked = resolve([("flag", {"target_losses": "3.6, 3.25,9"})])
+    write(run_dir.settings, Record("r1", ("train.py",), asked, {}))
+    told = {key: value for key, value in samples(scraped(run_dir)).items() if "target" in key[0]}
+    assert told == {
+        ("target_loss_steps", "9"): 4,
+        ("target_loss_steps", "3.6"): 4,
+        ("target_loss_seconds", "9"): 2.5,
+        ("target_loss_seconds", "3.6"): 2.5,
     }
 
 

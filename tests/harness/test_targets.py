@@ -1,6 +1,8 @@
 """When a run came to a target: what it holds counts, what it went back behind does not."""
 
 import json
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -11,6 +13,7 @@ from harness.cli import main
 from harness.events import (
     AttemptStarted,
     Cause,
+    Entry,
     EvaluationFinished,
     EvaluationStarted,
     Event,
@@ -20,10 +23,12 @@ from harness.events import (
     Tier,
     TrainingResumed,
 )
+from harness.fold import Fold
 from harness.report.reached import targets
+from harness.tallies import MOST_LOWS, Low, Lows
 from harness.targets import START, Evaluation, Mark, Reached, evaluations, reached
 from harness.timeline import timeline
-from tests.harness.runs import log, start, step, walks
+from tests.harness.runs import S, log, start, step, walks
 from tests.harness.stories import KILLED_ONCE, write
 
 
@@ -136,6 +141,43 @@ def test_evaluations_rise_in_step_and_time_and_belong_to_what_is_held(walked):
     )
     assert all(one.at.tokens <= tokens for one in held)
     assert all(one.at.kept_s <= one.at.wall_s + 1e-9 for one in held)
+
+
+def lows(entries: Sequence[Entry]) -> Lows:
+    fold = Fold()
+    for entry in entries:
+        fold.feed(entry)
+    return fold.lows
+
+
+@pytest.mark.parametrize("target", [9.0, 3.0, 2.5, 2.0, 1.0])
+def test_a_scrape_tells_what_is_told_of_the_whole_log(target):
+    low, by = lows(WENT_BACK).first(target), reached(evaluations(WENT_BACK), target)
+    told = None if low is None else (low.step, low.wall_ns / S, low.loss)
+    assert told == (None if by is None else (by.by.step, by.by.wall_s, by.loss))
+
+
+def test_a_target_that_the_run_went_back_behind_is_not_reached_any_more():
+    before = [entry for entry in WENT_BACK if entry.at_ns - WENT_BACK[0].at_ns <= 16 * S]
+    assert lows(before).first(2.0) == Low(3, 2.0, 16 * S)
+    assert lows(WENT_BACK).first(2.0) == Low(4, 1.9, 31 * S)
+
+
+@given(walks())
+def test_lows_fall_and_their_steps_and_times_rise(walked):
+    for before, after in pairwise(lows(walked).found):
+        assert before.loss > after.loss
+        assert before.step <= after.step
+        assert before.wall_ns <= after.wall_ns
+
+
+def test_not_a_number_is_no_low_and_the_lowest_are_kept():
+    found = Lows()
+    found.add(Low(1, math.nan, 1))
+    assert found.found == []
+    for number in range(2 * MOST_LOWS):
+        found.add(Low(number, -float(number), number))
+    assert [low.step for low in found.found] == list(range(MOST_LOWS, 2 * MOST_LOWS))
 
 
 def test_targets_come_highest_first():

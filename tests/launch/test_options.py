@@ -121,6 +121,7 @@ def test_flags_without_a_meaning_here_are_said_to_have_none(script: str):
             "flag: checkpoints = 'chaos::file://x' names no place",
         ),
         (["--checkpoints", "://x"], "flag: checkpoints = '://x' names no place"),
+        (["--target-losses", "2;1"], "flag: target_losses: '2;1' is not a list of losses"),
         (["--hang-after", "-5s"], "argument --hang-after: invalid float value: '-5s'"),
         (["--storage-every", "-5min"], "flag: storage_every: '-5min' is no interval"),
         (["--bogus"], "unrecognized arguments: --bogus"),
