@@ -77,7 +77,7 @@ class Course:
     def lead(self, agent: Agent) -> bool:
         """Start attempts until the job ends; True if it is done."""
         self._watch.add(agent.spawner, FORK_SERVER)
-        outcome = self._attempt(agent)
+        outcome = self._pause(agent, 0.0) or self._attempt(agent)
         while isinstance(outcome, Again):
             outcome = self._pause(agent, outcome.wait_s) or self._attempt(agent)
         self.ending = ending = outcome

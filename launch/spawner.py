@@ -176,7 +176,9 @@ class Spawner:
         self._connection.close()
         with suppress(ChildProcessError):
             pidfd = os.pidfd_open(self.pid)
-            if not select.select([pidfd], [], [], CLOSE_TIMEOUT_S)[0]:
+            # One that still imports hears nothing, and has nobody to end.
+            within_s = CLOSE_TIMEOUT_S if self.is_ready else 0.0
+            if not select.select([pidfd], [], [], within_s)[0]:
                 os.kill(self.pid, signal.SIGKILL)
             os.close(pidfd)
             return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.events import FailureDetected, RanksSpawned
-from tests.launch.conftest import SCRIPTS, Bench
+from tests.launch.conftest import SCRIPTS, Bench, until
 
 pytestmark = pytest.mark.processes
 WARM_AND_COLD = pytest.mark.parametrize("flags", [(), ("--cold",)], ids=["warm", "cold"])
@@ -199,6 +200,27 @@ def test_a_module_that_cannot_be_imported_is_refused_by_name(bench: Bench):
     run = bench.launch("--preload", "json,broken", bench.write("s.py", "print(1)\n"))
     assert run.wait() == 2
     assert "harness run: --preload broken: RuntimeError: no licence" in run.printed
+
+
+def test_a_launcher_whose_fork_server_still_imports_leaves_when_it_is_told_to(bench: Bench):
+    bench.write(
+        "busy.py",
+        "import threading, time\n"
+        "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n",
+    )
+    bench.write(
+        "stuck.py",
+        "import pathlib, time\n"
+        "if (again := pathlib.Path('again')).exists():\n"
+        "    pathlib.Path('stuck').touch()\n"
+        "    time.sleep(1000)\n"
+        "again.touch()\n",
+    )
+    run = bench.launch("--preload", "busy,stuck", bench.write("s.py", "print(1)\n"))
+    until((bench.folder / "stuck").exists, "the fork server imports for ever")
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 75
+    assert bench.events(RanksSpawned) == []
 
 
 def test_a_preloaded_module_is_there_in_every_rank_and_may_lie_beside_the_script(bench: Bench):
