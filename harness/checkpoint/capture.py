@@ -93,6 +93,14 @@ class _Layout:
     """Bytes of the slot."""
 
 
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a copy of a state takes."""
+
+    size_bytes: int
+    tensors: Mapping[str, Tensor]
+
+
 class Taken:
     """A copy that was begun. Its memory stays as it is until the slot's next turn."""
 
@@ -138,20 +146,21 @@ class Copier:
         self._fingerprint = fingerprint
         self._reserved = False
 
-    def reserve(self, shared: Tree, own: Tree) -> None:
+    def reserve(self, need: Callable[[], Need]) -> None:
         """Get the memory for the first copies, in another thread, before they are due; once."""
         if self._reserved:
             return
         self._reserved = True
         try:
-            planned = self._plan(shared, own)
-            self.buffers.reserve(self._laid_out(planned, _FAR).needed, planned.tensors)
+            needed = need()
+            self.buffers.reserve(needed.size_bytes, needed.tensors)
         except Exception as error:  # noqa: BLE001  # the save itself will fail, and be told
             warn(f"rank {self.rank} has a state that it will not be able to save: {said(error)}")
 
-    def needed(self, shared: Tree, own: Tree) -> int:
-        """Bytes that a copy takes of a state such as this one."""
-        return self._laid_out(self._plan(shared, own), _FAR).needed
+    def need(self, shared: Tree, own: Tree) -> Need:
+        """What a copy takes of a state such as this one. Raises `StateError`."""
+        planned = self._plan(shared, own)
+        return Need(self._laid_out(planned, _FAR).needed, planned.tensors)
 
     def take(
         self, place: Place, shared: Tree, own: Tree, busy: Memory | None = None

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 from harness.checkpoint import room
 from harness.checkpoint.buffers import Buffers
-from harness.checkpoint.capture import Copier, Taken, Tree
+from harness.checkpoint.capture import Copier, Need, Taken, Tree
 from harness.checkpoint.carriers import Carriers
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.memory import Memory
@@ -64,16 +64,16 @@ class Keeper:
         """True while copies are of use after this rank's end."""
         return self._on and (self._carriers.apart or self._folder is not None)
 
-    def settle(self, shared: Tree, own: Tree, growth: int, within_s: float) -> None:
+    def settle(self, need: Callable[[], Need], growth: int, within_s: float) -> None:
         """Do with as many slots as there is memory for, by rank 0's word; with none, keep nothing.
 
-        The state may become `growth` times as large as it is now.
+        The state, which comes to `need` now, may become `growth` times as large.
         """
         if not self.is_on:
             return
         buffers = self._copier.buffers
         found = buffers.held()
-        slots = self._agreed(partial(self._room, shared, own, growth), within_s)
+        slots = self._agreed(partial(self._room, need, growth), within_s)
         self._on = slots > 0
         buffers.limit(max(slots, 1))
         kept = list(buffers.held()) if self._on else []
@@ -105,10 +105,10 @@ class Keeper:
         if self._folder is not None:
             self._folder.keep_only(self._copier.rank, kept)
 
-    def _room(self, shared: Tree, own: Tree, growth: int) -> int:
+    def _room(self, need: Callable[[], Need], growth: int) -> int:
         ranks = self._copier.world_size  # they are all on this node
         held_bytes = self._copier.buffers.size_bytes * ranks
-        needed_bytes = self._copier.needed(shared, own) * ranks * growth
+        needed_bytes = need().size_bytes * ranks * growth
         left_bytes = room.left_bytes()
         if self._folder is not None:
             left_bytes = min(left_bytes, self._folder.left_bytes())

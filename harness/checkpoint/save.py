@@ -7,6 +7,7 @@ boundary, so that the newest state is the one that is saved. No failure of a sav
 
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 
 from harness.checkpoint.agreement import SIGN_OF_LIFE_S, Agreement
 from harness.checkpoint.buffers import Buffers, copy
@@ -102,9 +103,10 @@ class Checkpointer:
 
         A `fresh` state has no state of its optimizers yet; it may become three times as large.
         """
-        self._keeper.settle(shared, own, 3 if fresh else 1, self._deadline_s)
+        need = cache(lambda: self._copier.need(shared, own))  # to plan takes milliseconds
+        self._keeper.settle(need, 3 if fresh else 1, self._deadline_s)
         if not fresh and (self.every_steps or self._keeper.is_on):
-            self._copier.reserve(shared, own)
+            self._copier.reserve(need)
 
     def at_step(self, step: int, shared: Tree, own: Tree, force: bool = False) -> bool:
         """Save the state after `step` finished steps if that is due; called by all ranks alike.
@@ -120,7 +122,7 @@ class Checkpointer:
         if force or self._waiting or due(step, self.every_steps):
             return self._store_at(step, shared, own, force, taken)
         if self.every_steps or self._keeper.is_on:
-            self._copier.reserve(shared, own)
+            self._copier.reserve(lambda: self._copier.need(shared, own))
         return False
 
     def _store_at(

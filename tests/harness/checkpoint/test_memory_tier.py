@@ -271,6 +271,23 @@ def test_little_memory_makes_one_slot_or_none(run, monkeypatch, capfd, left_byte
     assert [said[: len(line)] for said in told] == [line]
 
 
+def test_a_state_is_looked_at_once_before_training_goes_on(run):
+    looks: list[int] = []
+
+    def body(rank: Rank) -> None:
+        state, mine = shared(0.0), own(rank.rank, 0.0)
+
+        def looked_at() -> object:
+            looks.append(rank.rank)
+            return state
+
+        rank.saver.prepare(looked_at, lambda: mine, fresh=False)
+
+    with beside(run):
+        run.attempt(body, every_steps=0, memory_every=1)
+    assert sorted(looks) == [0, 1]
+
+
 @pytest.mark.parametrize(("left_bytes", "slots"), [(200_000, {1}), (0, set())])
 def test_what_there_is_no_room_for_any_more_is_let_go_of(run, monkeypatch, left_bytes, slots):
     def body(rank: Rank) -> None:
