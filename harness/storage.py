@@ -8,6 +8,7 @@ from typing import Any
 from harness.checkpoint import retention
 from harness.checkpoint.policy import Spared
 from harness.checkpoint.probe import probe
+from harness.checkpoint.recall import recall_owner
 from harness.checkpoint.store import Store, StoreError
 from harness.replace import replace_file
 from harness.rundir import RunDir
@@ -91,6 +92,7 @@ def _own(store: Store, run_dir: RunDir, asked: Settings) -> None:
     """Make the storage the run's own, once; the run directory remembers that it was."""
     known = _known(run_dir)
     if store.root in known and asked.resume != "fresh":
+        recall_owner(store)
         store.check_kept()
         return
     store.adopt()

@@ -4,7 +4,9 @@ A file is written under a hidden name, made durable, and only then gets its own.
 hard link, which replaces nothing.
 """
 
+import errno
 import os
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -49,7 +51,10 @@ class LocalObjects:
 
     def open(self, name: str) -> AbstractContextManager[Any]:
         """See `Objects`."""
-        opened: AbstractContextManager[Any] = self.files.open(str(self._path(name)), "rb")
+        path = self._path(name)
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
+            raise OSError(errno.EINVAL, "it is no file", str(path))
+        opened: AbstractContextManager[Any] = self.files.open(str(path), "rb")
         return opened
 
     def listing(self, under: str = "") -> Mapping[str, Entry]:

@@ -1,9 +1,11 @@
-"""A record of lineage that was lost is written again from what its attempt's commits say.
+"""Records beside the checkpoints that were lost are written again from what the commits say.
 
-Without it these commits would count for nobody, and the run would go on from an older state.
+Without a record of lineage, commits would count for nobody and the run would go on from an older state;
+without that of the owner it would not go on at all.
 """
 
 from collections.abc import Collection
+from contextlib import suppress
 
 from harness.checkpoint.audit import told_as_damage
 from harness.checkpoint.lineage import Departure
@@ -28,6 +30,27 @@ def recall(store: Store, committed: Collection[Place], below: int) -> list[int]:
             warn(f"the record of attempt {attempt} was lost; it was written again from its commits")
     newest = max(store.departures(below), default=0)
     return [attempt for attempt in unknown if attempt > newest]
+
+
+def recall_owner(store: Store) -> None:
+    """Write the lost record of whose the storage is again, if commits are there and all are this run's.
+
+    Raises `StoreError` where the record is damaged: it may be another run's.
+    """
+    try:
+        store.owner()
+    except FileNotFoundError:
+        owners = {_owner(store, place) for place in store.committed()} - {None}
+        if owners == {store.run_id}:
+            store.adopt()
+            warn(f"{store.root} had lost the record of its run; it was written again")
+
+
+def _owner(store: Store, place: Place) -> str | None:
+    """The run that made a commit, or None if it cannot be read."""
+    with suppress(DamagedError, FileNotFoundError):
+        return decode_commit(store.read(f"{place.name}/{COMMIT}")).run_id
+    return None
 
 
 def _told(store: Store, places: list[Place]) -> Departure | None:

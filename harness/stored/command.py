@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         return _refused(refusal.reason, refusal.status)
     except DamagedError as error:
         return _refused(str(error), NO)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, MemoryError) as error:
         return _refused(_told(error), USAGE)
     if not arguments:
         return USAGE
@@ -285,7 +285,7 @@ def _print(line: str) -> None:
 def _told(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
-    return str(error)
+    return str(error) or f"{type(error).__name__}: there is not enough memory for it"
 
 
 def _refused(reason: str, status: int) -> int:

@@ -13,6 +13,7 @@ from harness.checkpoint.store import StoreError
 from harness.rundir import RunDir
 from harness.settings import Settings
 from harness.storage import checkpoint_store, claim_attempt, probed_store
+from tests.harness.checkpoint.world import Run
 
 
 @pytest.fixture
@@ -56,6 +57,28 @@ def test_another_storage_of_the_same_run_is_made_its_own_too(run_dir, tmp_path):
 
     other = checkpoint_store(run_dir, "run", Settings(checkpoints=str(tmp_path / "other")))
     assert other.owner() == "run"
+
+
+def test_a_storage_that_lost_the_record_of_its_run_is_known_by_its_commits(run_dir, capfd):
+    owned = probed_store(run_dir, "run", Settings(), silent)
+    Run(run_dir.checkpoints).commit(10, 20)
+    Path(owned.path("step-00000020-1", "commit.json")).write_bytes(b"damaged")
+    Path(owned.path("run.json")).unlink()
+
+    store = checkpoint_store(run_dir, "run", Settings())
+
+    assert (store.owner(), len(store.committed())) == ("run", 2)
+    assert "had lost the record of its run; it was written again" in capfd.readouterr().err
+
+
+def test_a_storage_that_another_run_committed_to_is_not_taken_from_it(run_dir):
+    owned = probed_store(run_dir, "mine", Settings(), silent)
+    Path(owned.path("run.json")).unlink()
+    Run(run_dir.checkpoints).commit(10)
+    Path(owned.path("run.json")).unlink()
+
+    with pytest.raises(StoreError, match=r"was emptied or replaced .* --resume fresh"):
+        checkpoint_store(run_dir, "mine", Settings())
 
 
 class FullDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec ships no types

@@ -1,3 +1,4 @@
+import os
 import sys
 import threading
 from dataclasses import replace
@@ -96,6 +97,12 @@ def test_a_package_that_is_missing_is_named_with_the_extra_that_installs_it(monk
     monkeypatch.delitem(import_module("fsspec.registry")._registry, "s3", raising=False)
     with pytest.raises(StoreError, match=r"pip install 'resilience-harness\[s3\]'"):
         Store.at("s3://bucket/run", "run")
+
+
+def test_what_is_no_file_is_never_waited_for(store):
+    os.mkfifo(store.path("pipe"))
+    with pytest.raises(OSError, match="it is no file"):
+        store.read("pipe")
 
 
 def test_the_directory_of_another_run_is_refused(store):
