@@ -4,6 +4,7 @@ import fcntl
 import mmap
 import os
 import shutil
+import stat
 import tempfile
 import time
 from pathlib import Path
@@ -17,6 +18,8 @@ _OCTAL = {r"\040": " ", r"\011": "\t", r"\134": "\\"}
 def tried(run: Path) -> Disk:
     """The disk that `run` is or would be on. Nothing is left there."""
     place = existing(run)
+    if (beyond := _in_the_way(run)) is not None:
+        return Disk(beyond, error="it is no folder")
     try:
         with tempfile.TemporaryDirectory(prefix=".doctor-", dir=place) as folder:
             sync_s = _used(Path(folder))
@@ -28,8 +31,31 @@ def tried(run: Path) -> Disk:
 
 def existing(path: Path) -> Path:
     """The nearest folder on the way to `path` that is there."""
+    return next((one for one in _way(path) if _is_folder(one)), Path("/"))
+
+
+def missing(path: Path) -> list[Path]:
+    """`path` and the folders on the way to it that are not there, it first."""
+    return [one for one in _way(path) if _is_folder(one) is None]
+
+
+def _in_the_way(path: Path) -> Path | None:
+    """What is there on the way to `path`, or in its place, and is no folder."""
+    return next((one for one in _way(path) if _is_folder(one) is False), None)
+
+
+def _way(path: Path) -> tuple[Path, ...]:
+    """`path` and all that is above it."""
     path = path.absolute()
-    return next((one for one in (path, *path.parents) if one.is_dir()), Path("/"))
+    return path, *path.parents
+
+
+def _is_folder(path: Path) -> bool | None:
+    """None where there is nothing, or nothing that may be looked at."""
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except (OSError, ValueError):
+        return None
 
 
 def _used(folder: Path) -> float:

@@ -6,7 +6,8 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from harness import storage
@@ -32,13 +33,13 @@ def facts(
         kernel=machine.kernel(),
         clock=machine.clock(),
         ports=machine.ports(metrics_port),
-        storage=_storage(run, checkpoints),
+        storage=storage_at(run, checkpoints),
         spy=_spy(),
         environment={name: environ[name] for name in detection.VARIABLES if name in environ},
     )
 
 
-def _storage(run: Path, url: str) -> Storage:
+def storage_at(run: Path, url: str) -> Storage:
     """The storage, tried out; what was not there before is not there after."""
     parent = disk.existing(run)
     place = url or str(parent / f".doctor-{secrets.token_hex(4)}")
@@ -46,7 +47,7 @@ def _storage(run: Path, url: str) -> Storage:
     folder = None
     if address.protocol_of(place) in address.LOCAL and "::" not in place:
         folder = Path(place.removeprefix("file://"))
-    was_there = folder is None or folder.exists()
+    missing = () if folder is None else disk.missing(folder)
     began_s = time.monotonic()
     try:
         warnings = tuple(probe(Store.at(place, "doctor", **storage.options(Settings()))))
@@ -54,9 +55,17 @@ def _storage(run: Path, url: str) -> Storage:
     except (StoreError, OSError, ValueError, ImportError) as refusal:
         return Storage(name, str(refusal).splitlines()[0].replace(place, name))
     finally:
-        if folder is not None and not was_there:
-            shutil.rmtree(folder, ignore_errors=True)
+        _clear(missing)
     return Storage(name, "", warnings, time.monotonic() - began_s, free)
+
+
+def _clear(made: Sequence[Path]) -> None:
+    """Take away the first of these folders, and those on the way to it as far as nothing else is in them."""
+    for folder in made[:1]:
+        shutil.rmtree(folder, ignore_errors=True)
+    for folder in made[1:]:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _spy() -> Spy:

@@ -13,7 +13,7 @@ LITTLE_SHARED_BYTES = 1_000_000_000
 NO_SHARED_BYTES = 128_000_000
 SLOW_SYNC_S = 0.25
 PROCESSES_PER_RANK = 40
-FLEETING = ("tmpfs", "ramfs", "overlay")
+FLEETING = ("tmpfs", "devtmpfs", "ramfs", "overlay")
 """File systems that go with the machine or the container."""
 
 

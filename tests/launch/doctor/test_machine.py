@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.doctor import disk, machine
-from launch.doctor.facts import Gpu, Memory, Ports, Trial
+from launch.doctor import disk, look, machine
+from launch.doctor.facts import Disk, Gpu, Memory, Ports, Trial
 from launch.doctor.tried import heard
 
 GB = 10**9
@@ -81,6 +81,20 @@ def test_a_disk_is_tried_and_left_as_it_was(tmp_path):
 
 def test_a_place_where_nothing_can_be_written():
     assert disk.tried(Path("/proc/1/runs")).error
+
+
+def test_a_place_behind_a_file_is_none(tmp_path):
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "runs" / "one"):
+        assert disk.tried(path) == Disk(tmp_path / "file", error="it is no folder")
+
+
+def test_a_storage_is_tried_and_left_as_it_was(tmp_path):
+    (tmp_path / "kept").mkdir()
+    for url in ("new/deep/er", "kept/new", "kept"):
+        found = look.storage_at(tmp_path / "runs", str(tmp_path / url))
+        assert (found.error, found.warnings) == ("", ())
+        assert list(tmp_path.rglob("*")) == [tmp_path / "kept"]
 
 
 @pytest.mark.parametrize(
