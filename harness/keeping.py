@@ -107,7 +107,8 @@ class Keeping:
     def at_boundary(self, step: int) -> None:
         """Save the state after `step` steps where that is due; called by all ranks alike."""
         assert self._saver is not None
-        if self._cadence.at_boundary(step, self._saver.commit_s):
+        saver = self._saver
+        if self._cadence.at_boundary(step, saver.commit_s, memory=saver.keeps_memory):
             self._saver.every_steps = self._cadence.every(Tier.STORAGE)
             self._saver.memory_every = self._cadence.every(Tier.MEMORY)
             self._saver.at_step(step, self._protected.shared, self._own)

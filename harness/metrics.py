@@ -137,7 +137,8 @@ CHECKPOINT_SIZE = _family(
 INTERVAL = _family(
     "checkpoint_interval_seconds",
     Kind.GAUGE,
-    "Work between the last two saves (current); what the failures and stalls so far make best (optimal).",
+    "Work between the last two saves (current); what the run goes by (chosen); what the failures and stalls so far"
+    " make best (optimal).",
     "tier",
     "kind",
 )

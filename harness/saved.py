@@ -54,12 +54,13 @@ def _intervals(now: Present) -> Values:
     for tier, saves in _tiers(now).items():
         if saves.interval_ns is not None:
             values[tier.value, "current"] = saves.interval_ns / _NS
-        chosen = now.account.intervals.get(tier)
-        best_s = None if chosen is None else chosen.optimal_s
-        if best_s is None:
-            best_s = best_measured_interval_s(now.account, tier)
+        best_s = best_measured_interval_s(now.account, tier)
         if best_s is not None:
             values[tier.value, "optimal"] = best_s
+    for tier, chosen in now.account.intervals.items():
+        values[tier.value, "chosen"] = chosen.seconds
+        if chosen.optimal_s is not None:
+            values[tier.value, "optimal"] = chosen.optimal_s
     return values
 
 

@@ -148,6 +148,11 @@ class Checkpointer:
         return True
 
     @property
+    def keeps_memory(self) -> bool:
+        """Copies are kept in memory: there is room for them, and somebody who holds them."""
+        return self._keeper.is_on
+
+    @property
     def commit_s(self) -> float:
         """How long the last save to storage took to become durable; 0 before the first."""
         return self._writer.commit_s

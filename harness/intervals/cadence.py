@@ -20,6 +20,8 @@ from harness.intervals.choice import FIRST, Decision, History, Measured, decide
 
 PERIOD_S, LONGEST_PERIOD_S = 1.0, 32.0
 """Between two words; doubled by each that changes nothing."""
+LONGEST_PERIOD_STEPS = 1000
+"""Steps may become slow after a word, and no interval may stay beyond its bound for long."""
 _KEPT_WORDS = 100
 _RECENT = 32
 
@@ -63,6 +65,7 @@ class Cadence:
         self._told: dict[Tier, tuple[int, bool]] = {}
         self._began_s = self._boundary_s = clock_s()
         self._blocked_s = self._commit_s = 0.0
+        self._has_memory = True
         self._steps_s: deque[float] = deque(maxlen=_RECENT)
         self._saves_s: dict[Tier, deque[float]] = {}
 
@@ -85,12 +88,13 @@ class Cadence:
         seconds.append(blocked_s + (seconds.pop() if rest and seconds else 0.0))
         self._blocked_s += blocked_s
 
-    def at_boundary(self, step: int, commit_s: float = 0.0) -> bool:
+    def at_boundary(self, step: int, commit_s: float = 0.0, *, memory: bool = True) -> bool:
         """Hear what holds after `step` finished steps; False if this rank does not know, and says so.
 
-        Called by all ranks after each step, with how long the last commit took, if there was one.
+        Called by all ranks after each step, with how long the last commit took, if there was one,
+        and whether copies in `memory` are kept at all.
         """
-        self._commit_s = commit_s
+        self._commit_s, self._has_memory = commit_s, memory
         self._time_step()
         if not self._moving:
             return True
@@ -131,7 +135,8 @@ class Cadence:
         settled = self._history is not None and not any(changed)
         self._period_s = min(2 * self._period_s, LONGEST_PERIOD_S) if settled else PERIOD_S
         every = {tier.value: one.steps for tier, one in decisions.items()}
-        word = Word(every, step + max(1, round(self._period_s / of.step_s)))
+        steps = min(round(self._period_s / of.step_s), LONGEST_PERIOD_STEPS)
+        word = Word(every, step + max(1, steps))
         self._channel.post(f"word/{self._words}", msgspec.json.encode(word))
         if self._words >= _KEPT_WORDS:
             self._channel.forget([f"word/{self._words - _KEPT_WORDS}"])
@@ -143,6 +148,8 @@ class Cadence:
         mine = {tier: median(seconds) for tier, seconds in self._saves_s.items()}
         costs = {**history.save_s, **mine}
         in_use = {t: s for t, s in costs.items() if not isinstance(self._asked[t], Off)}
+        if not self._has_memory:  # there is no room for it now, or nobody who holds it
+            in_use.pop(Tier.MEMORY, None)
         if (
             Tier.STORAGE in in_use
         ):  # it writes the copy that memory has, which is then counted there

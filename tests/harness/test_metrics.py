@@ -17,6 +17,7 @@ from harness.events import (
     Cause,
     Entry,
     Event,
+    IntervalChosen,
     RestoreStarted,
     RunStarted,
     SaveStarted,
@@ -398,6 +399,14 @@ def test_a_save_that_its_attempt_left_behind_is_superseded_by_the_next_ones(tmp_
     told = samples(scraped(stories.write(tmp_path / "run", story)))
     outcomes = {key[1]: value for key, value in told.items() if key[0] == "checkpoint_saves_total"}
     assert outcomes == {"committed,storage": 0, "failed,storage": 0, "superseded,storage": 1}
+
+
+def test_the_interval_that_was_chosen_is_told_beside_the_best(tmp_path):
+    choice = IntervalChosen(Tier.MEMORY, 40, 20.0, 24.5, {"step_s": 0.5}, "24.5 s is best")
+    story = [*stories.KILLED_ONCE, (3590, "rank-0", 2, choice)]
+    told = samples(scraped(stories.write(tmp_path / "run", story)))
+    assert told["checkpoint_interval_seconds", "chosen,memory"] == 20.0
+    assert told["checkpoint_interval_seconds", "optimal,memory"] == 24.5
 
 
 def test_the_interval_between_saves_is_work_within_one_attempt(tmp_path):

@@ -165,6 +165,28 @@ def test_a_tier_that_never_saved_leaves_all_failures_to_the_other():
     assert reasons[STORAGE].startswith("60 s is best: a save blocks 0.5 s, a failure in 3600 s")
 
 
+def test_a_tier_that_has_lost_its_room_leaves_all_failures_to_the_other():
+    ranks = Ranks(1, AUTO, AUTO)
+    ranks.each[0].learn(History(save_s={MEMORY: 0.02, STORAGE: 0.5}))
+    ranks.clock.now_s += 0.1
+    assert ranks.each[0].at_boundary(1, memory=False)
+    reasons = {one.tier: one.reason for one in ranks.log if isinstance(one, IntervalChosen)}
+    assert reasons[MEMORY] == "no save was measured yet"
+    assert reasons[STORAGE].startswith("60 s is best: a save blocks 0.5 s, a failure in 3600 s")
+
+
+def test_a_job_that_becomes_slow_is_within_its_bound_again_after_a_thousand_steps():
+    ranks = Ranks(1, Auto(Steps(1), Seconds(60.0)))
+    ranks.each[0].learn(History())
+    ranks.each[0].saved(STORAGE, 0.5)
+    for number in range(1, 40_001):
+        ranks.step(number, 0.001)
+    assert ranks.each[0].every(STORAGE) > 50_000
+    for number in range(40_001, 41_002):
+        ranks.step(number, 1.0)
+    assert ranks.each[0].every(STORAGE) == 60
+
+
 def test_only_the_last_words_are_kept():
     ranks = Ranks(1, AUTO)
     for number in range(1, 300):
