@@ -143,7 +143,10 @@ class FailureRate:
 
 
 def failure_rate(failures: int, up_s: float) -> FailureRate:
-    """What is known of a rate from `failures` in `up_s` of exposed time, all parts together."""
+    """What is known of a rate from `failures` in `up_s` of exposed time, all parts together.
+
+    Raises `ValueError` for failures that are no count, and for no time.
+    """
     if failures != int(checked("failures", failures, at_least=0)):
         raise ValueError(f"failures = {failures!r} is not a whole number: failures are counted")
     return FailureRate(int(failures), checked("up_s", up_s, above=0))

@@ -12,6 +12,7 @@ def die_with(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
     """Have the kernel send `number` to this process when `parent` dies; at once if it has.
 
     The kernel means the *thread* that started this process: a parent must do so in one that stays.
+    Raises `OSError` where the kernel does not know how.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:

@@ -141,7 +141,10 @@ class ResumableSampler:
         return self.batch_size // parts
 
     def consumed(self) -> NDArray[np.int64]:
-        """Move on by the oldest batch drawn; the ids of this rank's samples in it."""
+        """Move on by the oldest batch drawn; the ids of this rank's samples in it.
+
+        Raises `RuntimeError` if none is left.
+        """
         if not self._drawn:
             raise RuntimeError("no batch was drawn that has not been consumed")
         self.position += self.batch_size // self.micro_batches

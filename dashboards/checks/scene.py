@@ -102,7 +102,7 @@ def missing() -> str | None:
 
 
 def ask(url: str, kind: str, **parameters: str | float) -> Any:
-    """What Prometheus' API answers; the error in words where it refuses."""
+    """What Prometheus' API answers. Raises `ValueError` with its words where it refuses."""
     encoded = urllib.parse.urlencode(parameters)
     try:
         with urllib.request.urlopen(f"{url}/api/v1/{kind}?{encoded}", timeout=30) as answer:  # noqa: S310

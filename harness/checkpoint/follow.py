@@ -67,7 +67,7 @@ class Report:
 
 
 def follow(channel: Channel, reader: Reader, here: Here, deadline_s: float) -> Found | None:
-    """Do as rank 0 says, and report."""
+    """Do as rank 0 says, and report. Raises what rank 0 raises: `RestoreError` or `OutageError`."""
     found: list[Found] = []
     channel.append("here", msgspec.json.encode(here))
     for number in count():
@@ -108,7 +108,7 @@ def hear(channel: Channel, key: str, within_s: float) -> bytes:
 
 
 def tried(rank: int, act: Callable[[], None]) -> Report:
-    """What this rank says of what it was told to do."""
+    """What this rank says of what it was told to do. Raises `RestoreError` if the others fell silent."""
     try:
         act()
     except DamagedError as error:

@@ -178,7 +178,7 @@ class Store(Vault):
         return self.chain_of(self.departures(below))
 
     def chain_of(self, departures: Mapping[int, Departure]) -> Chain:
-        """The same, of records that were read already."""
+        """The same, of records that were read already. Raises `StoreError` if they contradict each other."""
         try:
             return chain(departures)
         except ValueError as error:
@@ -231,7 +231,7 @@ class Store(Vault):
         """Delete a save: the commit first, so that no one trusts what is half gone.
 
         `between` is called after each deletion. Again and again if need be, since another rank may
-        open its file in the middle of it.
+        open its file in the middle of it. Raises `OSError` if that never ends.
         """
         for _ in range(_REMOVALS):
             names = sorted(self.listing(place.name), key=_commit_first)

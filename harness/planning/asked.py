@@ -152,7 +152,7 @@ class Asked:
 
 
 def sizes(text: str) -> list[int]:
-    """`16384`, `1024,4096`, or `16384..100000`: from there on doubled, and the last one."""
+    """`16384`, `1024,4096`, or `16384..100000`: from there on doubled, and the last one. Raises `ValueError`."""
     first, between, last = text.partition("..")
     if not between:
         return sorted({_gpus(part) for part in text.split(",")})
@@ -196,7 +196,7 @@ def _per_size(flag: str, text: str, units: Mapping[str, float], per: str, exampl
 
 
 def training(flops: str, per_gpu: str) -> Training | None:
-    """What is to be computed, and how fast; None where neither is said."""
+    """What is to be computed, and how fast; None where neither is said. Raises `ValueError` for one alone."""
     if not flops and not per_gpu:
         return None
     if not flops or not per_gpu:
@@ -218,7 +218,7 @@ def price(text: str) -> float | None:
 
 
 def counted(text: str) -> FailureRate:
-    """`3/100h`: failures, and the time in which they were counted."""
+    """`3/100h`: failures, and the time in which they were counted. Raises `ValueError`."""
     failures, slash, time = text.partition("/")
     if not slash or not failures.strip().isdecimal():
         raise ValueError(f"--seen {text!r} is not failures/time: write for example 3/100h")
@@ -226,7 +226,7 @@ def counted(text: str) -> FailureRate:
 
 
 def stragglers(text: str) -> Stragglers | None:
-    """`noise[,slow-share,slowdown]`."""
+    """`noise[,slow-share,slowdown]`; None for no text. Raises `ValueError`."""
     if not text:
         return None
     try:

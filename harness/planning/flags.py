@@ -82,7 +82,7 @@ NOTHING_ASKED = Flags()
 
 
 def preset(flags: Flags) -> Known | None:
-    """The published figures that were named, if any were."""
+    """The published figures that were named, if any were. Raises `ValueError` for a name without any."""
     if flags.preset and flags.preset not in PRESETS:
         raise ValueError(f"unknown preset {flags.preset!r}; known: {', '.join(PRESETS)}")
     return PRESETS.get(flags.preset)

@@ -67,7 +67,7 @@ def around_s(save_s: float, mtbf_s: float) -> list[float]:
 
 
 def restart(text: str) -> tuple[float, Mapping[Stage, Law]]:
-    """A restart as one duration, or in parts: `teardown=5s,init=2min,restore=4min`."""
+    """A restart as one duration, or in parts: `teardown=5s,init=2min,restore=4min`. Raises `ValueError`."""
     if "=" not in text:
         return checked("--restart", duration_s(text), at_least=0), {}
     known = [stage.value for stage in Stage if stage is not Stage.DETECT]
@@ -83,7 +83,7 @@ def restart(text: str) -> tuple[float, Mapping[Stage, Law]]:
 def failures(
     mtbf_s: float | None, law: str, trace: Path | None, racks: str, lemons: str
 ) -> Failures:
-    """How failures come; the ways exclude each other."""
+    """How failures come. Raises `ValueError` for two ways at once, and for none."""
     ways = {"--trace": trace, "--racks": racks, "--lemons": lemons}
     given = [name for name, value in ways.items() if value] + ["--law"] * (law != "exponential")
     if len(given) > 1:
@@ -119,7 +119,7 @@ def mean_s(of: Failures) -> float | None:
 
 
 def gap(text: str, mean_s: float) -> Law:
-    """A law of the gaps: `exponential`, `weibull:SHAPE`, `lognormal:CV`."""
+    """A law of the gaps: `exponential`, `weibull:SHAPE`, `lognormal:CV`. Raises `ValueError`."""
     name, _, parameter = text.partition(":")
     known: dict[str, Callable[[float, float], Law]] = {"weibull": Weibull, "lognormal": LogNormal}
     if name == "exponential" and not parameter:

@@ -83,7 +83,7 @@ NOTHING_ASKED = Flags()
 
 
 def preset(flags: Flags) -> Preset | None:
-    """The published job that was named, if one was."""
+    """The published job that was named, if one was. Raises `ValueError` for a name without any."""
     if flags.preset and flags.preset not in PRESETS:
         raise ValueError(f"unknown preset {flags.preset!r}; known: {', '.join(PRESETS)}")
     return PRESETS.get(flags.preset)

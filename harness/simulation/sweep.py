@@ -66,7 +66,10 @@ def sweep(
     horizon_s: float,
     seeds: Sequence[int],
 ) -> Sweep:
-    """Every interval under the failures of every seed. What it needs of memory is its result."""
+    """Every interval under the failures of every seed. What it needs of memory is its result.
+
+    Raises `ValueError` for values that cannot be, and for nothing to simulate.
+    """
     if not intervals_s or not seeds:
         raise ValueError("no interval or no seed to simulate: give at least one of each")
     for interval_s in intervals_s:

@@ -54,7 +54,10 @@ def _of_csv(text: str) -> list[float]:
 
 
 def gaps(instants: Sequence[float], mean_s: float) -> Observed:
-    """The law of the gaps between `instants`, stretched to another mean; their order is not kept."""
+    """The law of the gaps between `instants`, stretched to another mean; their order is not kept.
+
+    Raises `ValueError` where there is none.
+    """
     seen = [later - earlier for earlier, later in pairwise(instants)]
     if not seen:
         raise ValueError("a trace with one failure has no gap to draw from: give a longer one")

@@ -85,7 +85,7 @@ def of_store(store: Store, place: Place) -> Document:
 
 
 def flattened(document: Document) -> Flattened:
-    """`document` as tensors and text."""
+    """`document` as tensors and text. Raises `FormError` if two tensors have one name."""
     shared = tree.flatten(document.shared)
     tensors, own = dict(shared.tensors), []
     for rank, mine in enumerate(document.own):

@@ -44,7 +44,10 @@ def opened(where: str) -> Opened:
 
 
 def begun(where: str, script: str | None) -> Opened:
-    """The same, of a run that need not be there: then it is made, for `script` to go on with."""
+    """The same, of a run that need not be there: then it is made, for `script` to go on with.
+
+    Raises `StoreError` where it cannot be made.
+    """
     if address.is_url(where):
         return opened(where)
     run_dir = RunDir.at(where)

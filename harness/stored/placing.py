@@ -35,7 +35,10 @@ from harness.stored.document import Document
 
 
 def place_document(store: Store, document: Document, step: int, attempt: int) -> Place:
-    """Commit `document` as the state after `step` steps; the run goes on from it, with `attempt`."""
+    """Commit `document` as the state after `step` steps; the run goes on from it, with `attempt`.
+
+    Raises `StoreError` or `OSError`, and leaves nothing there then.
+    """
     place = Place(step, attempt)
     store.begin(place)
     try:

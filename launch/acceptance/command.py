@@ -83,7 +83,7 @@ def checked(bench: Bench, names: Sequence[str], gpus: Sequence[str]) -> dict[str
 
 
 def run_harness(arguments: Sequence[str], within_s: float) -> int:
-    """See `bench.Harness`; in a process of its own, as a user would."""
+    """See `bench.Harness`; in a process of its own, as a user would. Raises `TimeoutError`."""
     command = [sys.executable, "-m", "harness", *arguments]
     process = subprocess.Popen(command, stdout=sys.stderr)
     try:
