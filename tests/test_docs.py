@@ -3,6 +3,9 @@
 import os
 import re
 import runpy
+import shlex
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -81,6 +84,33 @@ def test_every_flag_that_a_page_gives_a_command_is_one_of_its_flags(capsys):
     assert {(command, flag) for command, flag in given if flag not in known[command]} == set()
     assert ("run", "--faults") in given
     assert ("checkpoint import", "--script") in given
+
+
+def test_commands_that_plan_print_what_the_docs_show(capsys, monkeypatch, tmp_path):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    seen = Counter[str]()
+    for page in PAGES:
+        for command, shown in sessions(page.read_text()):
+            seen[command[0]] += 1
+            assert cli.main(command) == 0
+            assert missing(shown, capsys.readouterr().out) == [], f"{page.name}: {command}"
+    assert seen.keys() == {"plan", "simulate", "faults"}
+
+
+def sessions(page: str) -> Iterator[tuple[list[str], str]]:
+    """The commands in a page that need nothing but themselves, each with what is shown of its output."""
+    for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL):
+        for part in re.split(r"^\$ ", block.replace("\\\n", " "), flags=re.MULTILINE)[1:]:
+            line, _, shown = part.partition("\n")
+            if re.match(r"harness (?:plan|simulate|faults show) ", line):
+                yield shlex.split(line, comments=True)[1:], shown
+
+
+def missing(shown: str, printed: str) -> list[str]:
+    """The lines of `shown` that are not in `printed` in this order; `…` is whatever was left out."""
+    lines = iter([line.rstrip() for line in printed.splitlines()])
+    return [line for line in shown.splitlines() if line not in ("", "…") and line not in lines]
 
 
 def flags(command: str, capsys: pytest.CaptureFixture[str]) -> set[str]:
