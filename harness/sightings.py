@@ -45,8 +45,6 @@ class Fault:
     injected_at_ns: int | None = None
     attempt: int | None = None
     """The attempt that it hit."""
-    detected_at_ns: int | None = None
-    """When the attempt that it hit was declared failed, if it was."""
 
 
 FaultEvent = FaultDeferred | FaultInjected | FaultConfirmed | FaultLifted | FaultSkipped
@@ -90,13 +88,12 @@ class Faults:
     def detect(self, attempt: int, at_ns: int) -> tuple[str, ...]:
         """Attempt `attempt` failed: gives the ids of the faults that stood in it."""
         led: list[str] = []
-        for place, fault in enumerate(self.records):
+        for fault in self.records:
             standing = fault.state in (FaultState.INJECTED, FaultState.CONFIRMED)
             # A call to the storage that was spoilt is over with it, and most are survived.
             standing = standing and _first(fault.target) != "store"
             if standing and fault.attempt == attempt and fault.injected_at_ns is not None:
                 led.append(fault.id)
-                self.records[place] = replace(fault, detected_at_ns=at_ns)
                 latency_ns = at_ns - fault.injected_at_ns
                 self.detections.setdefault(fault.kind, Histogram()).add(latency_ns)
         return tuple(led)
@@ -123,7 +120,6 @@ def _changed(fault: Fault, event: FaultEvent, attempt: int, at_ns: int) -> Fault
                 target=event.target,
                 injected_at_ns=at_ns,
                 attempt=attempt,
-                detected_at_ns=None,
             )
         case FaultConfirmed():
             return replace(fault, state=FaultState.CONFIRMED, detail=event.detail)

@@ -234,7 +234,7 @@ def test_a_kill_in_a_step_with_all_that_follows():
     assert record.recovery_ns == 8 * S == sum(record.phases.values())
     assert folded.account.recovery.restarts == {"signal": 1}
     assert folded.account.faults.records == [
-        Fault("f1", FaultState.CONFIRMED, "kill", "rank 1", "gone", False, 15 * S, 1, 15 * S + S // 4)
+        Fault("f1", FaultState.CONFIRMED, "kill", "rank 1", "gone", False, 15 * S, 1)
     ]  # fmt: skip
     ledger = folded.account.ledger
     assert (ledger.useful_steps, ledger.redone_steps, ledger.lost_steps) == (5, 2, 2)
