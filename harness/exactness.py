@@ -6,7 +6,7 @@ same streams, under the same switches. This file sets them, writes them down and
 
 import os
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -238,14 +238,12 @@ def _cuda(device: torch.device) -> dict[str, str]:
     } | {name: os.environ.get(name, "unset") for name in _NCCL_ORDER}
 
 
-def mismatches(
-    saved: Mapping[str, str], now: Mapping[str, str], ignore: Collection[str] = ()
-) -> list[str]:
+def mismatches(saved: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """A line for each entry of two fingerprints that differs, with the way out."""
     return [
         f"{name} was {saved.get(name, 'not set')} when the state was saved and is"
         f" {now.get(name, 'not set')} now: {_WAYS_OUT.get(name, 'set it as it was')},"
         " or run with exact = false"
         for name in [*saved, *(name for name in now if name not in saved)]
-        if name not in ignore and saved.get(name) != now.get(name)
+        if saved.get(name) != now.get(name)
     ]

@@ -12,17 +12,17 @@ _LOOKS = 20
 _LOOK_S = 0.01
 
 
-def is_held(path: Path, mode: int = fcntl.LOCK_SH) -> bool:
-    """True if somebody holds what excludes a lock in `mode`: one alone, or with `LOCK_EX` whatever one.
+def is_held(path: Path) -> bool:
+    """True if somebody holds it alone, which excludes the shared lock that is tried for an instant.
 
-    False for what is not there; raises `OSError` for what cannot be opened. The lock is taken for an instant.
+    False for what is not there; raises `OSError` for what cannot be opened.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return False
     try:
-        fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:

@@ -171,7 +171,6 @@ def test_a_fingerprint_equals_itself_and_names_every_entry_that_changed():
             "ddp.bucket_bytes_cap was 1 when the state was saved and is not set now: set it as it was",
         )
     ]
-    assert len(exactness.mismatches(saved, now, ignore={"world_size", "threads"})) == 1
 
 
 @pytest.mark.gpu
