@@ -39,8 +39,9 @@ PEER_LOST = (
     "no longer healthy",
     "failed to recv",
     "failed to send",
+    "rank 0 refused to start",
 )
-"""What gloo, NCCL and the store say on a rank when another one is gone."""
+"""What gloo, NCCL, the store and `join` say on a rank when another one is gone."""
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that say nothing of the program: that it died of one twice is no sign of a mistake in it."""
 UNSOUND = {
@@ -151,7 +152,9 @@ def _cause(exit_: Exit, out_of_memory: bool) -> tuple[Cause, str]:
 def _line(message: str) -> str:
     """What to say of it in one line: of a loader's worker, what that raised itself."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return lines[-1 if "Original Traceback" in message else 0] if lines else ""
+    if not lines or "Original Traceback" in message:
+        return lines[-1] if lines else ""
+    return f"{lines[0]} …" if len(lines) > 1 else lines[0]
 
 
 def _ran_out(raised: Raised, out_of_memory: bool) -> bool:

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from pickle import UnpicklingError
@@ -108,10 +108,8 @@ def _appear(path: Path, make: Callable[[Path], None]) -> None:
         fresh.rename(path)
         sync_directory(path.absolute().parent)
     finally:
-        if fresh.is_dir():
-            shutil.rmtree(fresh)
-        else:
-            fresh.unlink(missing_ok=True)
+        with suppress(OSError):  # what stood in the way of writing is the news
+            shutil.rmtree(fresh) if fresh.is_dir() else fresh.unlink()
 
 
 @contextmanager

@@ -32,6 +32,15 @@ def test_a_kill_is_blamed_on_the_rank_that_was_killed():
     assert str(blame([SIGKILLED])) == "rank 1 killed by SIGKILL"
 
 
+def test_a_rank_that_was_refused_is_not_blamed_for_what_rank_0_was_refused_for():
+    mistake = "join: keep = 0 is below 1"
+    first = Raised("ValueError", f"ValueError: {mistake}", "settings.py:118", at_ns=90)
+    told = Raised("ValueError", f"ValueError: rank 0 refused to start: {mistake}", "", at_ns=80)
+    assert blame([Exit(1, 1, at_ns=85, raised=told), Exit(0, 1, at_ns=95, raised=first)]) == Blame(
+        0, Cause.EXCEPTION, f"ValueError: {mistake}", f"ValueError: {mistake} at settings.py:118"
+    )
+
+
 def test_a_killed_rank_beats_a_peer_that_lost_it_and_was_seen_first():
     assert all(blame(order).rank == 1 for order in permutations([LOST_PEER, SIGKILLED]))
 
@@ -41,7 +50,7 @@ def test_an_exception_is_blamed_on_the_rank_that_raised_it_first_not_on_the_firs
     assert blame([later, MISTAKEN, LOST_PEER]) == Blame(
         2,
         Cause.EXCEPTION,
-        "ValueError: no such token",
+        "ValueError: no such token …",
         "ValueError: no such token\nin line 3 at train.py:12",
     )
 
@@ -107,7 +116,7 @@ def test_an_early_exit_tells_how_far_it_came():
 def test_what_a_script_says_as_it_leaves_is_why():
     said = Raised("SystemExit", "SystemExit: no data\nat all", "train.py:3", at_ns=1)
     assert blame([Exit(1, 1, at_ns=1, raised=said)]) == Blame(
-        1, Cause.EXIT, "exit code 1: no data", "SystemExit: no data\nat all at train.py:3"
+        1, Cause.EXIT, "exit code 1: no data …", "SystemExit: no data\nat all at train.py:3"
     )
 
 

@@ -399,7 +399,7 @@ def test_a_refusal_of_many_lines_ends_the_run_in_one_that_says_where_they_are(be
     assert run.wait() == 1
     (line,) = [line for line in run.printed.splitlines() if line.startswith("harness run: failed")]
     assert line == (
-        "harness run: failed: rank 0 ValueError: three mistakes:; it cannot start: 2 attempts ended"
+        "harness run: failed: rank 0 ValueError: three mistakes: …; it cannot start: 2 attempts ended"
         " before a step in this same way: mend that, and launch it again; it said"
         f" why in {bench.run_dir.log(2, 0, 'err')}"
     )

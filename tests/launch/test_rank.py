@@ -121,7 +121,7 @@ def test_an_exception_is_printed_without_our_frames_and_kept_in_the_error_file(
     assert content["message"]["message"] == "LookupError: gone\nfor good"
     assert content["message"]["extraInfo"]["py_callstack"] == alone.stderr
     (failure,) = bench.events(FailureDetected)
-    assert failure.reason == "LookupError: gone"
+    assert failure.reason == "LookupError: gone …"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_an_exception_is_printed_without_our_frames_and_kept_in_the_error_file(
     [
         ("sys.exit(main())", "", ""),
         ("sys.exit(7)", "exit code 7", ""),
-        ("sys.exit('no data\\nat all')", "exit code 1: no data", "no data\nat all\n"),
+        ("sys.exit('no data\\nat all')", "exit code 1: no data …", "no data\nat all\n"),
         ("os._exit(3)", "exit code 3", ""),
         ("os.kill(os.getpid(), 11)", "killed by SIGSEGV", None),
     ],
