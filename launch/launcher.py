@@ -19,7 +19,7 @@ from harness.recorder import Recorder
 from harness.rundir import RunDir
 from harness.settings import Settings
 from harness.slots import Mark
-from launch import capacity, companions, forkserver, preparation, processes, respawn, warm
+from launch import capacity, companions, forkserver, preparation, processes, respawn, served, warm
 from launch.aftermath import Aftermath
 from launch.agent import Agent, Ranks
 from launch.beside import Beside, Recipe
@@ -184,6 +184,8 @@ class _Launcher:
     def _beside(self, stack: ExitStack, watch: Watch, recorder: Recorder) -> Beside:
         log, complain = self._run_dir.launcher_log, self._voice.complain
         beside = Beside(self._recipes(), log, watch, recorder, self._say, complain)
+        served.forget_dead(self._run_dir)
+        stack.callback(served.forget_dead, self._run_dir)
         stack.callback(beside.stop_all)
         beside.start()
         return beside

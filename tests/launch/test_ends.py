@@ -1,8 +1,10 @@
 """How a launcher ends, what it says then, and the exit code that it leaves."""
 
 import json
+import os
 import shutil
 import signal
+import socket
 import time
 
 import psutil
@@ -23,7 +25,9 @@ from harness.events import (
     TrainingResumed,
 )
 from harness.journal import read
+from harness.rundir import RunDir
 from harness.slots import Mark
+from launch import served
 from tests.launch.conftest import Bench, until
 
 pytestmark = pytest.mark.processes
@@ -38,9 +42,42 @@ if job.rank == 1:
 """
 
 
+NOBODY = 1 << 22
+"""No process has a pid so large."""
+
+
+def address(host: str, pid: int) -> str:
+    labels = {"__scheme__": "http", "instance": f"{host}:/run", "__meta_harness_pid": str(pid)}
+    return json.dumps([{"targets": ["127.0.0.1:9"], "labels": labels}])
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        address(socket.gethostname(), os.getpid()),
+        address("elsewhere", NOBODY),
+        "[]",
+        "no JSON",
+    ],
+)
+def test_only_the_address_of_a_dead_exporter_of_this_machine_is_taken_away(tmp_path, left):
+    run_dir = RunDir.at(tmp_path)
+    served.forget_dead(run_dir)
+    run_dir.exporter.write_text(left)
+    served.forget_dead(run_dir)
+    assert run_dir.exporter.read_text() == left
+    run_dir.exporter.write_text(address(socket.gethostname(), NOBODY))
+    served.forget_dead(run_dir)
+    assert not run_dir.exporter.exists()
+
+
 def test_a_finished_job_exits_0_and_a_second_launch_finds_nothing_to_do(bench: Bench):
     assert bench.launch("steps.py", "4", ranks=2).wait() == 0
+    bench.run_dir.exporter.write_text(address(socket.gethostname(), NOBODY))
     assert bench.launch("steps.py", "4", ranks=2).wait() == 0, bench.printed(2, 0, "err")
+    assert not bench.run_dir.exporter.exists(), (
+        "who scrapes would miss an exporter that is not meant to be"
+    )
     assert bench.attempts() == [1, 2]
     assert [event.run_id for event in bench.events(RunStarted)] == [
         bench.events(RunStarted)[0].run_id
