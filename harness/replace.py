@@ -21,10 +21,10 @@ def replace_file(path: Path, content: bytes, *, durable: bool = False) -> None:
     try:
         beside.write_bytes(content)
         if durable:
-            _sync(beside, os.O_RDONLY)  # or the name may outlive the bytes
+            sync(beside)  # or the name may outlive the bytes
         beside.replace(path)
         if durable:
-            _sync(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            sync(path.parent)
     except OSError as error:
         raise type(error)(error.errno, error.strerror, str(path)) from None
     finally:
@@ -32,8 +32,9 @@ def replace_file(path: Path, content: bytes, *, durable: bool = False) -> None:
             beside.unlink(missing_ok=True)
 
 
-def _sync(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags | os.O_CLOEXEC)
+def sync(path: Path) -> None:
+    """Make what a file holds, or the names in a folder, last through a power cut. Raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

@@ -19,6 +19,7 @@ import fsspec
 
 from harness.checkpoint.objects import Entry
 from harness.checkpoint.writeback import starter
+from harness.replace import sync
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class LocalObjects:
                 hidden.replace(path)
         finally:
             hidden.unlink(missing_ok=True)
-        sync_directory(path.parent)
+        sync(path.parent)
 
     def open(self, name: str) -> AbstractContextManager[Any]:
         """See `Objects`."""
@@ -72,7 +73,7 @@ class LocalObjects:
         path = self._path(name)
         try:
             self.files.rm_file(str(path))
-            sync_directory(path.parent)
+            sync(path.parent)
         finally:
             self._drop_folder(path.parent)
 
@@ -99,7 +100,7 @@ class LocalObjects:
         """Make a folder of the root, durably; the root itself must be there."""
         if str(folder) != self.root and not folder.is_dir():
             folder.mkdir(exist_ok=True)
-            sync_directory(folder.parent)
+            sync(folder.parent)
 
     def _drop_folder(self, folder: Path) -> None:
         with suppress(OSError):  # others are still in it
@@ -118,16 +119,7 @@ def make_root(root: str) -> None:
     path = Path(root)
     if not path.is_dir():
         path.mkdir(parents=True, exist_ok=True)
-        sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync(path.parent)
 
 
 def _link(hidden: Path, path: Path) -> None:

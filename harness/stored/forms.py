@@ -19,7 +19,7 @@ import safetensors
 import torch
 from safetensors.torch import save_file
 
-from harness.checkpoint.local import sync_directory
+from harness.replace import sync
 from harness.stored import dcp
 from harness.stored.document import (
     Document,
@@ -102,11 +102,9 @@ def _appear(path: Path, make: Callable[[Path], None]) -> None:
         with _told_of(path):
             make(fresh)
         for file in [fresh, *fresh.rglob("*")] if fresh.is_dir() else [fresh]:
-            descriptor = os.open(file, os.O_RDONLY)
-            os.fsync(descriptor)
-            os.close(descriptor)
+            sync(file)
         fresh.rename(path)
-        sync_directory(path.absolute().parent)
+        sync(path.absolute().parent)
     finally:
         with suppress(OSError):  # what stood in the way of writing is the news
             shutil.rmtree(fresh) if fresh.is_dir() else fresh.unlink()
