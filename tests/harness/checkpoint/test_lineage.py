@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.checkpoint.lineage import Chain, Departure, chain
+from harness.checkpoint.lineage import Chain, Departure, chain, was_committed
 
 
 def test_a_run_worked_by_hand():
@@ -49,6 +49,24 @@ def test_a_zombie_that_chooses_late_does_not_become_the_newest():
 def test_a_record_that_cannot_be_true_is_an_error(parent):
     with pytest.raises(ValueError, match=f"attempt 2 claims to descend from attempt {parent}"):
         chain({2: Departure(parent, 10)})
+
+
+@pytest.mark.parametrize(
+    ("departures", "known"),
+    [
+        ({}, False),
+        ({1: Departure(None, 0)}, False),
+        ({1: Departure(None, 0), 2: Departure(1, 50)}, True),
+        ({1: Departure(None, 0), 2: Departure(1, 50, memory=True)}, False),
+        ({1: Departure(None, 0), 2: Departure(1, 50), 3: Departure(2, 80, memory=True)}, True),
+        ({0: Departure(None, 0), 1: Departure(0, 50)}, True),
+        ({2: Departure(1, 50, memory=True)}, False),
+        ({1: Departure(None, 0), 2: Departure(2, 50)}, False),
+        ({1: Departure(None, 0), 2: Departure(3, 50)}, False),
+    ],
+)
+def test_a_commit_is_known_of_where_the_way_back_comes_to_one(departures, known):
+    assert was_committed(departures) is known
 
 
 @given(
