@@ -16,6 +16,8 @@ from harness.checkpoint.patience import (
     Limits,
     Patience,
     decide,
+    may_pass,
+    tells_nothing,
 )
 
 LIMITS = Limits(timeout_s=60.0, tries=4, first_pause_s=0.1, longest_pause_s=0.3)
@@ -181,3 +183,25 @@ def test_calls_that_never_come_back_have_a_bound_and_one_that_does_makes_room_fo
     free[0].set()
     hung[0].join(60)
     assert Patience(Limits(timeout_s=60.0)).call("look", lambda call: 7) == 7
+
+
+@pytest.mark.parametrize(
+    ("error", "passing", "telling_nothing"),
+    [
+        (ConnectionResetError("gone"), True, True),
+        (ConnectionError("without a number"), True, True),
+        (TimeoutError("slow"), True, True),
+        (OSError(errno.ESTALE, "the server was started again"), True, True),
+        (OSError(errno.EIO, "this is how a disk says that it cannot read it"), True, False),
+        (OSError(errno.EACCES, "not ours"), False, True),
+        (OSError(errno.EMFILE, "too many open files"), False, True),
+        (MemoryError(), False, True),
+        (FileNotFoundError(errno.ENOENT, "it is not there"), False, False),
+        (ValueError("it is no manifest"), False, False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)
+def test_what_may_pass_is_tried_again_and_what_tells_nothing_condemns_no_file(
+    error: Exception, passing: bool, telling_nothing: bool
+):
+    assert (may_pass(error), tells_nothing(error)) == (passing, telling_nothing)
