@@ -179,7 +179,7 @@ def _refuse(asked: argparse.Namespace) -> None:
         mistakes.append("--faults and --tape exclude each other: a plan is compiled into a tape")
     mistakes += server.mistakes(asked.metrics_host, asked.metrics_port, "--metrics-")
     if asked.run is not None:
-        mistakes += _mistaken_run(asked.run)
+        mistakes += mistaken_run(asked.run)
     for name, path in (("--faults", asked.faults), ("--tape", asked.tape)):
         if path is not None and not path.is_file():
             mistakes.append(f"{name} {path}: there is no such file")
@@ -190,7 +190,8 @@ def _refuse(asked: argparse.Namespace) -> None:
         raise UsageError("\n".join(mistakes))
 
 
-def _mistaken_run(path: Path) -> list[str]:
+def mistaken_run(path: Path) -> list[str]:
+    """A line if `--run` names no folder of this machine."""
     try:
         check_local(path)
     except ValueError as error:

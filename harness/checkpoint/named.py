@@ -36,8 +36,8 @@ class Folder:
 
     @classmethod
     def of(cls, directory: str, run_id: str) -> "Folder":
-        """Where the run's files are in `directory`; nothing is created."""
-        return cls(Path(directory) / f"{_PREFIX}{run_id}")
+        """Where the run's files are in `directory`, whatever its name is; nothing is created."""
+        return cls(Path(directory) / f"{_PREFIX}{run_id.replace('/', '%2F')}")
 
     def claim(self, run_dir: RunDir, launcher: int) -> int:
         """Make the folder and say whose it is; a lock, to be held for as long as this process lives.

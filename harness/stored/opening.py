@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness import settings
 from harness.checkpoint import address
+from harness.checkpoint.named import is_led
 from harness.checkpoint.store import Store, StoreError
 from harness.rundir import RunDir
 from harness.storage import checkpoint_store, options
@@ -66,6 +67,11 @@ def begun(where: str, script: str | None) -> Opened:
         run_id = f"{Path(script).stem}-{secrets.token_hex(4)}"
         record = settings.Record(run_id, (script,), settings.resolve([]), {})
         settings.write(run_dir.settings, record)
+    if is_led(run_dir):
+        raise StoreError(
+            f"a launcher is at work in {where}, and nothing that it saves would count after this:"
+            " end it first"
+        )
     asked = settings.values(record.settings)
     beneath = replace(asked, checkpoints=address.without_faults(asked.checkpoints))
     store = checkpoint_store(run_dir, record.run_id, beneath)

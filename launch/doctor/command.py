@@ -33,7 +33,7 @@ def doctor(argv: list[str]) -> int:
         given = _parser().parse_args(argv)
     except SystemExit as end:  # argparse has printed why
         return USAGE if end.code else DONE
-    if mistakes := options.mistaken_hangs(given):
+    if mistakes := [*options.mistaken_run(given.run), *options.mistaken_hangs(given)]:
         print("\n".join(f"harness doctor: {line}" for line in mistakes), file=sys.stderr)  # noqa: T201
         return USAGE
     if not given.json:

@@ -89,6 +89,12 @@ def claimed(tmp_path: Path, run_id: str, launcher: int, ticks: int | None = None
     return folder
 
 
+def test_a_name_with_slashes_is_one_folder_and_leads_nowhere_else():
+    assert Folder.of("/dev/shm", "a/../../home").path == Path(
+        "/dev/shm/harness-memory-a%2F..%2F..%2Fhome"
+    )
+
+
 def test_a_run_whose_launcher_lives_is_never_swept(tmp_path):
     claimed(tmp_path, "led", os.getpid())
     assert sweep(str(tmp_path)) == []

@@ -10,6 +10,7 @@ import pytest
 from harness import settings
 from harness.cli import main
 from harness.rundir import RunDir
+from launch.preparation import held
 from tests.harness.checkpoint.world import Rank, Run
 from tests.harness.test_cli import PROBE
 
@@ -297,6 +298,18 @@ def test_an_import_at_what_is_no_step_makes_none(run_dir, tmp_path, capsys, step
 
     assert f"--step {step} is not a step: it is from 0 to {2**63 - 1}" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
+
+
+def test_nothing_is_imported_into_a_run_that_is_at_work(run_dir, run, tmp_path, capsys):
+    at = tmp_path / "state.safetensors"
+    assert main(["checkpoint", "export", str(run_dir.path), "10", "--to", str(at)]) == 0
+    newest = run.store().newest_attempt()
+
+    with held(run_dir):
+        assert main(["checkpoint", "import", str(at), "--to", str(run_dir.path), "--force"]) == 2
+
+    assert f"a launcher is at work in {run_dir.path}, and nothing" in capsys.readouterr().err
+    assert run.store().newest_attempt() == newest
 
 
 def test_a_run_is_made_for_a_script_that_has_a_name(run_dir, tmp_path, capsys):

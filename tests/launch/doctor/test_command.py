@@ -50,6 +50,7 @@ def test_a_group_of_nccl_s_forms_on_the_gpus_that_are_there():
         (["--hang-after", "soon"], "invalid float value: 'soon'"),
         (["--hang-after", "-1"], "--hang-after -1 is not a time"),
         (["extra"], "unrecognized arguments: extra"),
+        (["--run", "s3://bucket/run"], "harness doctor: --run: a run directory is a folder of"),
     ],
 )
 def test_wrong_usage(flags, words, capsys):
