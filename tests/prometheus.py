@@ -4,7 +4,6 @@ import json
 import shutil
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ import pytest
 
 from dashboards.checks.scene import ask
 from harness.metrics import FAMILIES, Kind
+from tests.waiting import until
 
 DEADLINE_S = 90.0
 needs_prometheus = pytest.mark.skipif(
@@ -70,10 +70,7 @@ def is_ready(url: str) -> bool:
 
 
 def awaited(condition: Callable[[], bool], what: str) -> None:
-    until_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < until_s, f"not within {DEADLINE_S:g} s: {what}"
-        time.sleep(0.1)
+    until(condition, what, DEADLINE_S, look_s=0.1)
 
 
 def values(url: str, query: str, at_s: float | None = None) -> list[float]:

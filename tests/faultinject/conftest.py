@@ -1,8 +1,6 @@
 import json
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -13,15 +11,6 @@ from harness import settings
 from harness.rundir import RunDir
 
 PATIENCE_S = 20.0
-
-
-def eventually(claim: Callable[[], Any], what: str) -> Any:
-    """The first true answer of `claim`; fails when there is none within the deadline."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (answer := claim()):
-        assert time.monotonic() < deadline, f"never happened: {what}"
-        threading.Event().wait(0.02)
-    return answer
 
 
 class RankProcess:

@@ -6,7 +6,8 @@ from faultinject import kinds, targets
 from faultinject.targets import Victim
 from harness.recorder import boot_id
 from harness.rundir import RunDir
-from tests.faultinject.conftest import Ranks, eventually
+from tests.faultinject.conftest import Ranks
+from tests.waiting import until
 
 
 def test_the_kinds_are_the_files_of_their_folder():
@@ -31,7 +32,7 @@ def test_a_kind_takes_effect_and_can_be_repeated_on_the_same_victim(
         assert kind.confirm(victim) is None
         kind.act(victim)
         kind.act(victim)
-        seen = eventually(lambda: kind.confirm(victim), f"{name} takes effect")
+        seen = until(lambda: kind.confirm(victim), f"{name} takes effect")
 
         assert seen.strip() == seen
         assert victim.is_dead() or not kind.ends_attempt

@@ -4,10 +4,9 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -19,6 +18,7 @@ from harness.exporter import Exporter
 from harness.rundir import RunDir
 from tests import prometheus
 from tests.harness import stories
+from tests.waiting import until
 
 DEADLINE_S = 20.0
 
@@ -33,13 +33,6 @@ def refused(exporter: Exporter, path: str = "/metrics") -> tuple[int, str]:
         fetched(exporter, path)
     with raised.value as answer:
         return answer.code, answer.read().decode()
-
-
-def awaited(condition: Callable[[], bool], what: str) -> None:
-    until_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < until_s, f"{what} did not happen within {DEADLINE_S:g} s"
-        time.sleep(0.02)
 
 
 @contextmanager
@@ -202,7 +195,7 @@ def test_no_counter_falls_when_the_exporter_is_started_again(tmp_path):
 def test_the_command_serves_until_sigterm_and_leaves_nothing_behind(tmp_path):
     run_dir = stories.write(tmp_path / "run", stories.KILLED_ONCE)
     with started("-m", "harness", "export", str(run_dir.path), "--port", "0") as process:
-        awaited(run_dir.exporter.exists, "serving")
+        until(run_dir.exporter.exists, "serving")
         (target,) = json.loads(run_dir.exporter.read_text())[0]["targets"]
         with urllib.request.urlopen(f"http://{target}/metrics", timeout=10) as answer:
             assert b"harness_goodput_ratio" in answer.read()
@@ -233,10 +226,10 @@ def test_with_its_parent_it_dies_however_that_dies(tmp_path):
     script = Path(tmp_path / "parent.py")
     script.write_text(PARENT)
     with started(str(script), str(run_dir.path)) as parent:
-        awaited(run_dir.exporter.exists, "serving")
+        until(run_dir.exporter.exists, "serving")
         child = int(json.loads(run_dir.exporter.read_text())[0]["labels"]["__meta_harness_pid"])
         os.kill(child, signal.SIGINT)  # what a terminal sends to both is the parent's to judge
-        awaited(lambda: is_pending(child, signal.SIGINT), "being left alone by SIGINT")
+        until(lambda: is_pending(child, signal.SIGINT), "being left alone by SIGINT")
         parent.kill()
-        awaited(lambda: not Path(f"/proc/{child}").exists(), "the exporter's death")
+        until(lambda: not Path(f"/proc/{child}").exists(), "the exporter's death")
     assert run_dir.exporter.exists(), "nobody answers there, which an alert is about"

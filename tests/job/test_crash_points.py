@@ -28,7 +28,7 @@ from harness.events import (
 from harness.rundir import RunDir
 from harness.verify import verify
 from tests.job.conftest import STEPS, Job
-from tests.launch.conftest import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.processes
 RANKS = 2

@@ -2,8 +2,7 @@
 
 import json
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,18 +13,10 @@ import pytest
 from harness.events import Event
 from harness.journal import read
 from harness.rundir import RunDir
+from tests.waiting import until
 from tests.zygote import Launched, Zygote
 
 SCRIPTS = Path(__file__).parent / "scripts"
-
-
-def until(holds: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:
-    """What `holds` gives once it is true; fails after `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    while not (found := holds()):
-        assert time.monotonic() < deadline, f"{what}: not within {timeout_s:g} s"
-        time.sleep(0.005)
-    return found
 
 
 @dataclass

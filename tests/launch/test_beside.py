@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +35,8 @@ from launch.beside import Beside, Recipe
 from launch.environment import Place, Shared, environment
 from launch.processes import STOPPED, has_handler, state
 from launch.watch import Watch
-from tests.launch.conftest import Bench, until
+from tests.launch.conftest import Bench
+from tests.waiting import until
 
 PLAN = """
 schema = 1
@@ -246,9 +246,7 @@ def test_a_launcher_that_still_imports_leaves_on_sigterm_to_be_run_again(tmp_pat
     (tmp_path / "s.py").touch()
     command = [sys.executable, "-m", "harness", "run", "--run", "run", "s.py"]
     with subprocess.Popen(command, cwd=tmp_path) as launcher:
-        while not has_handler(launcher.pid, signal.SIGTERM):
-            assert launcher.poll() is None
-            time.sleep(0.01)
+        until(lambda: has_handler(launcher.pid, signal.SIGTERM), "it obeys signals")
         launcher.send_signal(signal.SIGTERM)
         assert launcher.wait(30) == 75
     assert not (tmp_path / "run").exists()

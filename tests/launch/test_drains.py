@@ -23,7 +23,8 @@ from harness.events import (
 from harness.report import report
 from harness.report.model import Standing
 from harness.slots import Mark
-from tests.launch.conftest import SCRIPTS, Bench, until
+from tests.launch.conftest import SCRIPTS, Bench
+from tests.waiting import until
 from tests.zygote import Launched
 
 pytestmark = pytest.mark.processes

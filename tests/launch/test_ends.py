@@ -28,7 +28,8 @@ from harness.journal import read
 from harness.rundir import RunDir
 from harness.slots import Mark
 from launch import served
-from tests.launch.conftest import Bench, until
+from tests.launch.conftest import Bench
+from tests.waiting import until
 
 pytestmark = pytest.mark.processes
 SLOW = {"STEP_S": "0.05"}

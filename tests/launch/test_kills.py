@@ -16,7 +16,8 @@ from harness.events import (
     RanksSpawned,
     RunFinished,
 )
-from tests.launch.conftest import Bench, dead, until
+from tests.launch.conftest import Bench, dead
+from tests.waiting import until
 
 pytestmark = pytest.mark.processes
 FOR_EVER = "100000"

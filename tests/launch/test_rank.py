@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from harness.events import FailureDetected, RanksSpawned
-from tests.launch.conftest import SCRIPTS, Bench, until
+from tests.launch.conftest import SCRIPTS, Bench
+from tests.waiting import until
 
 pytestmark = pytest.mark.processes
 WARM_AND_COLD = pytest.mark.parametrize("flags", [(), ("--cold",)], ids=["warm", "cold"])

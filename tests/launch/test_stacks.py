@@ -10,6 +10,7 @@ from pathlib import Path
 from launch.rank import STACKS_SIGNAL
 from launch.spawner import Spawner
 from launch.stacks import dump
+from tests.waiting import until
 
 ANSWERS = f"""\
 import faulthandler, sys, time
@@ -61,8 +62,8 @@ def started(folder: Path, *names: str) -> Iterator[tuple[Direct, dict[str, Path]
 def test_a_process_that_has_no_handler_or_is_dead_is_not_waited_for(tmp_path: Path):
     with started(tmp_path, "answers", "silent", "dead") as (spawner, files, pids):
         spawner._pids["dead"].kill()
-        while Path(f"/proc/{pids['dead']}/stat").read_text().split(") ")[1][0] != "Z":
-            time.sleep(0.001)
+        stat = Path(f"/proc/{pids['dead']}/stat")
+        until(lambda: stat.read_text().split(") ")[1][0] == "Z", "its death")
         began_s = time.monotonic()
         assert dump(spawner, files, pids, LONG_S)
         assert time.monotonic() - began_s < LONG_S / 2

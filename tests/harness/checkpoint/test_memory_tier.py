@@ -25,7 +25,7 @@ from harness.events import (
     Tier,
 )
 from tests.harness.checkpoint.world import DEADLINE_S, Beside, Rank, Run, own, shared
-from tests.launch.conftest import until
+from tests.waiting import until
 
 
 @pytest.fixture

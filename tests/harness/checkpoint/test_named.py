@@ -29,7 +29,7 @@ from harness.replace import replace_file
 from harness.rundir import RunDir
 from launch.preparation import held
 from tests.harness.checkpoint.world import Rank, Run
-from tests.launch.conftest import until
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@ import json
 import os
 import re
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -46,13 +45,6 @@ def run(tmp_path, request):
 def _disarmed():
     yield
     points.disarm()
-
-
-def until(condition):
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def test_a_checkpoint_is_shards_and_three_files_that_name_one_save(run):

@@ -5,9 +5,8 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,15 +27,9 @@ from harness.rundir import RunDir
 from harness.settings import Record
 from tests.harness.checkpoint.hand import handed, hello
 from tests.harness.checkpoint.world import DEADLINE_S, Beside, FullDisk, Rank, Run, SlowDisk
+from tests.waiting import until
 
 GONE = "rank 1 was gone before its share was copied"
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 3 * DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -60,7 +53,7 @@ def saver(run: Run, **environment: str) -> Iterator[psutil.Popen]:
     environ = {**os.environ, **environment}
     with psutil.Popen([sys.executable, "-m", *command(run)], env=environ) as it:
         try:
-            until(lambda: _listens(run.saver))
+            until(lambda: _listens(run.saver), "the saver listens")
             yield it
         finally:
             if it.poll() is None:
@@ -146,9 +139,9 @@ def test_what_all_ranks_had_handed_over_becomes_durable_though_they_died(run):
     attempt = begun(run)
     with saver(run, HARNESS_POINTS="saver:save.shard:1=stop") as process:
         with ranks(run, attempt, 10):
-            until(lambda: stopped(process))  # in the middle of a shard
+            until(lambda: stopped(process), "the saver stops")  # in the middle of a shard
         process.send_signal(signal.SIGCONT)
-        until(lambda: told(run))
+        until(lambda: told(run), "an event of the saver")
 
     ((of, event),) = told(run)
     assert (of, event.step, type(event)) == (attempt, 10, SaveCommitted)
@@ -163,13 +156,13 @@ def test_what_all_ranks_had_handed_over_becomes_durable_though_they_died(run):
 def test_a_save_that_a_death_leaves_incomplete_is_abandoned_at_once(run):
     attempt = begun(run)
     with saver(run) as process, ranks(run, attempt, 10, 1) as processes:
-        until(lambda: admitted(process) == 2)
+        until(lambda: admitted(process) == 2, "both are admitted")
         processes[1].kill()
         assert processes[0].stdout is not None
         assert (
             processes[0].stdout.readline() == f"Ended(number=1, committed=False, reason='{GONE}')\n"
         )
-        until(lambda: told(run))
+        until(lambda: told(run), "an event of the saver")
 
     assert told(run) == [(attempt, SaveFailed(10, Tier.STORAGE, GONE))]
     assert run.store().places() == []
@@ -180,10 +173,10 @@ def test_a_save_that_outlives_its_attempt_never_becomes_what_the_next_one_did_no
     attempt = begun(run)
     with saver(run, HARNESS_POINTS="saver:save.commit:1=stop") as process:
         with ranks(run, attempt, 10):
-            until(lambda: stopped(process))  # all is there but the commit
+            until(lambda: stopped(process), "the saver stops")  # all is there but the commit
         assert run.choose() == [None, None]  # the next attempt starts without it
         process.send_signal(signal.SIGCONT)
-        until(lambda: told(run))
+        until(lambda: told(run), "an event of the saver")
 
     reason = f"attempt {attempt + 1} has taken over from attempt {attempt}"
     assert told(run) == [(attempt, SaveFailed(10, Tier.STORAGE, reason))]
@@ -336,16 +329,19 @@ def test_a_saver_that_leaves_finishes_what_is_whole_and_abandons_the_rest(run, h
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-m', *{command(run)!r}])"
     environ = {**os.environ, "HARNESS_POINTS": "saver:save.shard:1=stop"}
     with psutil.Popen([sys.executable, "-c", code], env=environ) as parent:
-        until(lambda: _listens(run.saver))
+        until(lambda: _listens(run.saver), "the saver listens")
         (process,) = parent.children()
         with ranks(run, attempt, 10):
-            until(lambda: stopped(process))
+            until(lambda: stopped(process), "the saver stops")
             if how == "asked":
                 process.terminate()
             else:
                 parent.kill()
             process.send_signal(signal.SIGCONT)
-            until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+            until(
+                lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE,
+                "its death",
+            )
         parent.kill()
     assert run.steps() == [10]
 
