@@ -9,6 +9,7 @@ import pytest
 
 from harness.cli import main
 from harness.events import SCHEMA, Cause, Entry, Header
+from harness.fleet import expected_step
 from harness.journal import encode
 from harness.rundir import RunDir
 from tests.harness.planning.runs import failing, many_causes
@@ -99,6 +100,17 @@ def test_the_calendar_of_the_textbook(capsys):
     assert "16,384 GPUs: 67.1 days of uninterrupted compute; 76.5 days at goodput 87.8%" in out
     assert "5.78 years" in out
     assert "3.09 h" in out
+
+
+def test_unequal_devices_are_waited_for_and_removing_the_slowest_pays(capsys):
+    noisy, one_slow = expected_step(16_384, 0, 1.0, 0.02), expected_step(16_383, 1, 2.0, 0.02)
+    some_slow = noisy + (one_slow - noisy) * (1 - 0.9999**16_384)
+    for stragglers, slowdown in [("0.02", noisy), ("0.02,0.0001,2", some_slow)]:
+        first = told(capsys, *ASKED, "--stragglers", stragglers)["sizes"][0]
+        assert first["effective"] == pytest.approx(first["goodput"] / slowdown)
+        gain = first["goodput"] / noisy - first["effective"]
+        (lever,) = [one for one in first["levers"] if one["name"] == "remove the slowest 0.1%"]
+        assert lever["gain"] == pytest.approx(gain, abs=1e-9)
 
 
 @pytest.mark.parametrize(("gpus", "hours"), [("100000", 0.5), ("8", 6250)])
