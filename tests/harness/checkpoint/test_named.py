@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import uuid
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import psutil
@@ -185,14 +185,29 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize("is_led", [False, True])
+def test_a_saver_that_lingered_takes_copies_with_a_name_away_but_for_another_launcher(
+    tmp_path, is_led
+):
+    folder = claimed(tmp_path, "run", os.getpid(), ticks=1)
+    with held(RunDir.at(tmp_path / "run")) if is_led else nullcontext():
+        _, saver = abandoned(tmp_path / "run", 0.2, str(tmp_path))
+        until(lambda: not saver.is_running(), "the saver has gone")
+        assert folder.path.exists() is is_led
+
+
 SHARE = Share(0, [], "{}", "{}", "layout")
 
 
-def abandoned(tmp_path: Path, linger_s: float) -> tuple[RunDir, psutil.Process]:
+def abandoned(
+    tmp_path: Path, linger_s: float, memory_dir: str = ""
+) -> tuple[RunDir, psutil.Process]:
     """A saver that holds a copy, and whose launcher was killed."""
     run_dir = RunDir.at(tmp_path)
     run_dir.create()
-    record = settings.Record("run", ("x",), settings.resolve([]), {})
+    asked = [("flag", {"memory_dir": memory_dir})]
+    record = settings.Record("run", ("x",), settings.resolve(asked), {})
     settings.write(run_dir.settings, record)
     command = [sys.executable, "-c", LAUNCHER, str(tmp_path), str(linger_s)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as launcher:
