@@ -38,8 +38,11 @@ def test_three_kills_in_one_epoch_change_no_bit(job, twin, ranks):
 
 
 def test_copies_beside_every_next_step_change_no_bit_and_are_resumed_from(job, twin):
+    named = job.folder / "memory"
+    named.mkdir()
     flags = ("--overlap", "on", "--memory-every", "1 step", "--save-every-steps", "5")
-    assert job.run(2, *flags, KILL="1:1:19,2:0:5") == 0
+    assert job.run(2, *flags, "--memory-dir", str(named), KILL="1:1:19,2:0:5") == 0
+    assert list(named.iterdir()) == []
 
     verdict = verify(job.path, twin(2))
     assert (verdict.judgement, verdict.compared_steps) == (Judgement.EXACT, STEPS), verdict.detail
