@@ -77,14 +77,15 @@ def sweep(*runs: Path, all: Annotated[bool, Flag] = False) -> int:  # noqa: A002
     run_dirs = [run_at(run) for run in runs]
     if None in run_dirs:
         return USAGE
+    status = DONE
     for run_dir in filter(None, run_dirs):
         try:
             print(f"{run_dir.path}: {sweep_run(run_dir)}", flush=True)  # noqa: T201
         except (OSError, ValueError) as error:
-            return refused(str(error), NO)
-    for what in sweep_all() if all else ():
-        print(f"taken away: {what}", flush=True)  # noqa: T201
-    return DONE
+            status = refused(str(error), NO)
+    for line in sweep_all() if all else ():
+        print(line, flush=True)  # noqa: T201
+    return status
 
 
 def verify(run: Path, twin: Path, /) -> int:

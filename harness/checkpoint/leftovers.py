@@ -8,6 +8,7 @@ import select
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 from harness import settings
@@ -23,7 +24,10 @@ _GONE_WITHIN_S = 60.0
 
 
 def sweep_run(run_dir: RunDir) -> str:
-    """Take away what a run left; what came of that, in words. Raises `ValueError` for what is no run."""
+    """Take away what a run left; what came of that, in words.
+
+    Raises `ValueError` for what is no run, and for a saver that does not end.
+    """
     record = settings.read(run_dir.settings)
     if record is None:
         raise ValueError(f"{run_dir.path} is not the directory of a run: there is no run.toml")
@@ -40,12 +44,20 @@ def sweep_run(run_dir: RunDir) -> str:
 def sweep_all() -> Iterator[str]:
     """Take away what any dead run of this user left on this machine; each in words."""
     for address in _savers():
-        with suppress(OSError, ValueError, IndexError):
+        with suppress(OSError):
             run_dir = _served(_pid(address))
-            if not is_led(run_dir) and _dismissed(address):
-                yield f"the saver of {run_dir.path}"
+            if run_dir is not None and not is_led(run_dir):
+                yield _ended(address, run_dir)
     for folder in sweep(SHARED):
-        yield str(folder.path)
+        yield f"taken away: {folder.path}"
+
+
+def _ended(address: str, run_dir: RunDir) -> str:
+    try:
+        gone = _dismissed(address)
+    except ValueError as error:
+        return f"left alone: {run_dir.path}: {error}"
+    return f"{'taken away' if gone else 'gone by itself'}: the saver of {run_dir.path}"
 
 
 def _savers() -> list[str]:
@@ -62,24 +74,31 @@ def _pid(address: str) -> int:
     return int(line.peer_pid)
 
 
-def _served(pid: int) -> RunDir:
-    """The run of a saver, by its command line."""
+def _served(pid: int) -> RunDir | None:
+    """The run of a saver, by its command line; None if it is none."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    return RunDir.at(os.fsdecode(words[words.index(b"harness.checkpoint.saver") + 1]))
+    after = [word for name, word in pairwise(words) if name == b"harness.checkpoint.saver"]
+    return RunDir.at(os.fsdecode(after[0])) if after else None
 
 
 def _dismissed(address: str) -> bool:
-    """Have the saver there end, and wait for that; False if there is none."""
+    """Have the saver there end, and wait for that; False if there is none. Raises `ValueError` if it does not."""
     if not address:
         return False
     try:
-        pidfd = os.pidfd_open(_pid(address))
+        process = _pid(address)
+        pidfd = os.pidfd_open(process)
     except OSError:
         return False
     try:
         signal.pidfd_send_signal(pidfd, signal.SIGTERM)
         watch = select.poll()
         watch.register(pidfd, select.POLLIN)
-        return bool(watch.poll(_GONE_WITHIN_S * 1000))
+        if not watch.poll(_GONE_WITHIN_S * 1000):
+            raise ValueError(
+                f"its saver, process {process}, has not ended in {_GONE_WITHIN_S:g} s and holds memory:"
+                " end it by SIGKILL"
+            )
+        return True
     finally:
         os.close(pidfd)

@@ -241,6 +241,32 @@ def test_a_saver_outlives_its_launcher_until_it_is_swept(tmp_path, capsys):
 
 
 @pytest.mark.processes
+def test_a_saver_that_does_not_end_is_named_and_keeps_no_other_run_from_being_swept(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(leftovers, "_GONE_WITHIN_S", 0.2)
+    monkeypatch.setattr(leftovers, "SHARED", str(tmp_path))
+    other = RunDir.at(tmp_path / "other")
+    other.create()
+    settings.write(other.settings, settings.Record("other", ("x",), settings.resolve([]), {}))
+    run_dir, saver = abandoned(tmp_path / "run", 600.0)
+    monkeypatch.setattr(leftovers, "_savers", lambda: [whereabouts(run_dir)])
+    saver.suspend()
+    try:
+        assert cli.main(["sweep", str(run_dir.path), str(other.path), "--all"]) == 1
+    finally:
+        saver.kill()
+    stuck = f"its saver, process {saver.pid}, has not ended in 0.2 s and holds memory: end it by"
+    said = capsys.readouterr()
+    assert said.err == f"harness: {stuck} SIGKILL\n"
+    assert said.out.splitlines() == [
+        f"{other.path}: nothing was left of it",
+        f"left alone: {run_dir.path}: {stuck} SIGKILL",
+    ]
+    until(lambda: not saver.is_running(), "the saver has gone")
+
+
+@pytest.mark.processes
 def test_every_dead_run_is_swept_at_once(tmp_path, capsys, monkeypatch):
     (tmp_path / "shm").mkdir()
     left = claimed(tmp_path / "shm", "dead", os.getpid(), ticks=1)
