@@ -4,14 +4,10 @@ Run `python -m benchmarks.noticing`. In the first run each attempt hangs in anot
 from the hang to `FailureDetected` in the log and on to the next finished step. In the second nothing
 hangs, and any alarm is a false one: its first step takes 30 times as long as another, evaluations and
 saves 10 times, and for a minute a core is taken away (`--seconds 600` for ten minutes of it).
-
-This file is also the script that its ranks run.
 """
 
 import argparse
-import ctypes
 import json
-import math
 import os
 import re
 import signal
@@ -21,17 +17,15 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
-from torch import distributed as dist
-from torch.utils.data import DataLoader, Dataset
 
-import harness
-from harness import journal, points, slots
+from benchmarks.hanging import EARLY, KINDS
+from benchmarks.machine import machine
+from harness import journal, slots
 from harness.events import (
     Entry,
     EvaluationFinished,
@@ -39,18 +33,11 @@ from harness.events import (
     SaveUnblocked,
     StepFinished,
 )
-from harness.points import Point
 from harness.rundir import RunDir
 
-KINDS = (
-    *("loader", "collective", "stopped", "group", "spinning", "restore"),
-    *("holding the GIL", "set-up"),
-)
-EARLY = {"group": Point.GROUP, "restore": Point.RESTORE}
 EARLY_LIMIT_S = 5
-STEP_S = 0.5
-"""CPU time of a rank's own part of a step, in the run without a hang."""
 ROOT = Path(__file__).resolve().parent.parent
+JOB = ROOT / "benchmarks" / "hanging.py"
 
 
 def main() -> int:
@@ -86,8 +73,6 @@ def main() -> int:
 
 
 def _machine() -> str:
-    from benchmarks.machine import machine  # as a job's script this file has no package
-
     return machine(f"torch {torch.__version__}", "gloo")
 
 
@@ -220,12 +205,12 @@ def _hogs() -> Iterator[None]:
 def _run(
     flags: Sequence[str], environment: Mapping[str, str]
 ) -> Iterator[tuple[RunDir, "subprocess.Popen[bytes]"]]:
-    """A run of this file's job, ended in any case."""
+    """A run of the job, ended in any case."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = RunDir.at(Path(folder) / "run")
         common = ["--run", str(run_dir.path), "--nproc-per-node", "2", "--no-metrics", "--quiet"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "harness", "run", *common, *flags, __file__],
+            [sys.executable, "-m", "harness", "run", *common, *flags, str(JOB)],
             cwd=ROOT,
             env=os.environ | {"OMP_NUM_THREADS": "1"} | dict(environment),
         )
@@ -240,109 +225,5 @@ def _run(
                 process.wait()
 
 
-# ── the job ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def stop() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def spin() -> None:
-    while True:
-        pass
-
-
-def hold_the_gil() -> None:
-    ctypes.PyDLL(None).sleep(1_000_000)
-
-
-ACTS: dict[str, Callable[[], None]] = {"stopped": stop, "holding the GIL": hold_the_gil}
-
-
-class Hanging:
-    """What the one rank that hangs does in this attempt."""
-
-    def __init__(self) -> None:
-        self.attempt, hangs = int(os.environ["HARNESS_ATTEMPT"]), int(os.environ.get("HANGS", "0"))
-        is_culprit = os.environ["RANK"] == "1" and self.attempt <= hangs
-        self.kind = KINDS[(self.attempt - 1) % len(KINDS)] if is_culprit else ""
-        self.at_step = 20 * self.attempt
-        if self.kind in EARLY:
-            points.arm(EARLY[self.kind], self.hang)
-
-    def hang(self) -> None:
-        """Say so, and do."""
-        print(f"hang {self.kind} at {time.time_ns()}", flush=True)
-        ACTS.get(self.kind, spin)()
-
-    def at(self, step: int, *kinds: str) -> None:
-        """Hang if that is due here."""
-        if step == self.at_step and self.kind in kinds:
-            self.hang()
-
-
-class Ones(Dataset[Tensor]):
-    """A data set whose loader may hang."""
-
-    def __init__(self, hanging: Hanging) -> None:
-        self.hanging = hanging
-        self.step = 0
-
-    def __len__(self) -> int:
-        return 1 << 20
-
-    def __getitem__(self, index: int) -> Tensor:
-        self.hanging.at(self.step, "loader")
-        return torch.ones(64)
-
-
-def work(seconds: float) -> None:
-    """Be busy for so much CPU time."""
-    until = time.process_time() + seconds
-    while time.process_time() < until:
-        torch.ones(64) @ torch.ones(64)
-
-
-def train() -> None:
-    """A job that hangs as `HANGS` asks, or one of `SECONDS` in which much is slow and nothing hangs."""
-    seconds = float(os.environ.get("SECONDS", "0"))
-    own_s = STEP_S if seconds else 0.01
-    hanging = Hanging()
-    until = math.inf
-    if seconds:
-        points.arm(Point.SAVE_COPY, lambda: time.sleep(10 * STEP_S))
-    job = harness.join()
-    if hanging.kind == "set-up":
-        hanging.hang()
-    ones = Ones(hanging)
-    model = job.ddp(nn.Linear(64, 64))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    job.protect(model=model, optimizer=optimizer)
-    batches = job.batches(DataLoader(ones, batch_size=8))
-    total = 10**6 if seconds else 20 * int(os.environ["HANGS"]) + 30
-    for step in job.steps(total):
-        ones.step = step
-        hanging.at(step, "collective")
-        ended = torch.tensor(float(seconds and time.monotonic() > until))
-        dist.all_reduce(ended)
-        batch = next(batches)
-        hanging.at(step, "stopped", "spinning", "holding the GIL")
-        work(own_s * (30 if seconds and step == 1 else 1))
-        loss = model(batch).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        job.observe(loss=loss)
-        until = time.monotonic() + seconds if until == math.inf else until
-        if seconds and step % 20 == 10:
-            with job.evaluating():
-                time.sleep(10 * STEP_S)
-        if ended > 0:
-            job.stop()
-
-
 if __name__ == "__main__":
-    if "HARNESS_ATTEMPT" in os.environ:
-        train()
-    else:
-        sys.exit(main())
+    sys.exit(main())
