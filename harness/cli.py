@@ -8,6 +8,7 @@ may have more.
 """
 
 import ast
+import errno
 import importlib.metadata
 import importlib.util
 import io
@@ -48,9 +49,23 @@ def _obey(arguments: list[str]) -> int:
         status = _own(arguments, others)
         print(end="", flush=True)  # noqa: T201
     except BrokenPipeError:  # `harness report RUN | head`: whoever read has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _say_no_more()
         return NO
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        _say_no_more()
+        return refused(f"what was asked for cannot be written whole: {error.strerror}", NO)
     return status
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""What writing to a disk that is full, or broken, ends with."""
+
+
+def _say_no_more() -> None:
+    """Let what is still to be printed go nowhere: Python would end in a traceback over it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def commands_of_other_rooms() -> dict[str, importlib.metadata.EntryPoint]:

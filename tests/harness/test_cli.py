@@ -219,3 +219,15 @@ def test_a_file_in_place_of_a_run_is_no_run(tmp_path, capsys):
     file.write_text("")
     assert main(["report", str(file)]) == USAGE
     assert "that is no directory" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full")
+@pytest.mark.parametrize("command", ["report", "export --openmetrics"])
+def test_a_disk_that_is_full_ends_a_command_in_words(command, tmp_path):
+    run = stories.write(tmp_path / "run", stories.KILLED_ONCE).path
+    command = f"{sys.executable} -m harness {command} {run} > /dev/full"
+    told = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert told.returncode == 1
+    last = "harness: what was asked for cannot be written whole: No space left on device"
+    assert told.stderr.splitlines()[-1] == last
+    assert "Traceback" not in told.stderr
