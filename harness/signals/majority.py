@@ -19,6 +19,16 @@ class Verdict:
         """Ranks differ, and nobody can tell which."""
         return bool(self.groups) and not self.ranks
 
+    @property
+    def blocks(self) -> str:
+        """The groups, for people: as many as fit a line."""
+        return ", ".join(self.groups[:4]) + (", …" if len(self.groups) > 4 else "")
+
+    @property
+    def odd(self) -> str:
+        """The ranks, for people."""
+        return ", ".join(map(str, self.ranks))
+
 
 def judge(groups: Sequence[str], digests: Sequence[Sequence[int]]) -> Verdict:
     """The verdict on `digests`, a row for each rank with a number for each group.

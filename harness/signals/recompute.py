@@ -185,14 +185,15 @@ class Audit:
 
 def words(step: int, verdict: Verdict) -> str:
     """What was found, for people."""
-    blocks = ", ".join(verdict.groups[:4]) + (", …" if len(verdict.groups) > 4 else "")
     if verdict.is_ambiguous:
         return (
-            f"two ranks get different gradients from one batch of step {step} in {blocks}, and no"
+            f"two ranks get different gradients from one batch of step {step} in {verdict.blocks}, and no"
             " majority says which is right"
         )
-    ranks = ", ".join(map(str, verdict.ranks))
-    return f"rank {ranks} got another gradient in step {step} than others from its batch: {blocks}"
+    return (
+        f"rank {verdict.odd} got another gradient in step {step} than others from its batch:"
+        f" {verdict.blocks}"
+    )
 
 
 def _digest_of(gradient: Tensor) -> Tensor:

@@ -96,11 +96,12 @@ class Replicas:
 
 def words(step: int, verdict: Verdict) -> str:
     """What was found, for people."""
-    blocks = ", ".join(verdict.groups[:4]) + (", …" if len(verdict.groups) > 4 else "")
     if verdict.is_ambiguous:
         return (
-            f"the weights of the ranks differ after step {step} in {blocks}, and no majority of"
+            f"the weights of the ranks differ after step {step} in {verdict.blocks}, and no majority of"
             " ranks says which are right"
         )
-    ranks = ", ".join(map(str, verdict.ranks))
-    return f"the weights of rank {ranks} after step {step} are not those of the others: {blocks}"
+    return (
+        f"the weights of rank {verdict.odd} after step {step} are not those of the others:"
+        f" {verdict.blocks}"
+    )

@@ -18,6 +18,13 @@ def test_two_that_differ_name_nobody():
     assert verdict.is_ambiguous
 
 
+def test_what_is_told_of_many_blocks_fits_a_line():
+    few, many = Verdict(("a", "b"), (1,)), Verdict(tuple("abcdef"), (1, 12))
+    assert (few.blocks, few.odd) == ("a, b", "1")
+    assert (many.blocks, many.odd) == ("a, b, c, d, …", "1, 12")
+    assert (Verdict(tuple("abcd"), ()).blocks, Verdict((), ()).blocks) == ("a, b, c, d", "")
+
+
 def test_half_against_half_and_all_against_all_name_nobody():
     assert judge(["a"], [[1], [1], [2], [2]]) == Verdict(("a",), ())
     assert judge(["a"], [[1], [2], [3]]) == Verdict(("a",), ())
