@@ -142,11 +142,14 @@ class Course:
                 self._requests.heed(agent, number)
             self._requests.listen(agent)
             self._beside.look(self._needed())
-            if agent.spawner.wake():
-                self._say("the fork server had been stopped by a signal: it was told to go on")
+            self._wake_fork_server(agent)
             self._view.poll()
             if (end := self._end(agent)) is not None:
                 return end
+
+    def _wake_fork_server(self, agent: Agent) -> None:
+        if agent.spawner.wake():
+            self._say("the fork server had been stopped by a signal: it was told to go on")
 
     def _end(self, agent: Agent) -> End | None:
         """The end of the attempt, if it is clear by now."""
@@ -269,6 +272,7 @@ class Course:
                     Outcome.DRAINED, "no rank was at work: the last committed checkpoint stands"
                 )
             self._beside.look()
+            self._wake_fork_server(agent)
             self._view.poll()
             try:
                 agent.take_exits()

@@ -147,23 +147,18 @@ class Spawner:
 
     def stop(self, timeout_s: float) -> list[Ended] | None:
         """Kill everything below the fork server; gives the deaths, or None if some do not die."""
-        self.wake()
         self._send(Stop())
-        ended = self._waiting
-        self._waiting = []
+        ended, self._waiting = self._waiting, []
         deadline = time.monotonic() + timeout_s
-        try:
-            while (left_s := deadline - time.monotonic()) > 0:
-                self._connection.settimeout(left_s)
-                answer = self._receive()
-                if isinstance(answer, Stopped):
-                    return ended
-                if isinstance(answer, Ended):
-                    ended.append(answer)
-        except TimeoutError:
-            pass
-        finally:
-            self._connection.settimeout(None)
+        while (left_s := deadline - time.monotonic()) > 0:
+            self.wake()
+            if not select.select([self._connection], [], [], min(left_s, WAKE_EACH_S))[0]:
+                continue
+            answer = self._receive()
+            if isinstance(answer, Stopped):
+                return ended
+            if isinstance(answer, Ended):
+                ended.append(answer)
         return None
 
     def close(self) -> int | None:
@@ -174,6 +169,7 @@ class Spawner:
         if self._connection.fileno() < 0:
             return None
         self._connection.close()
+        self.wake()
         with suppress(ChildProcessError):
             pidfd = os.pidfd_open(self.pid)
             # One that still imports hears nothing, and has nobody to end.

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,9 @@ from harness.events import (
     RanksSpawned,
     RunFinished,
 )
+from launch.orders import Order, Request
+from launch.rank import Kind, Program
+from launch.spawner import Spawner
 from tests.launch.conftest import Bench, dead
 from tests.waiting import until
 
@@ -212,6 +216,47 @@ def test_a_new_fork_server_has_imported_what_the_first_had_and_forks_again_and_a
     assert run.wait() == 0
     told = [bench.told(attempt) for attempt in (2, 3)]
     assert told == [{"own": False, "server": True}] * 2
+
+
+def test_a_new_fork_server_that_is_stopped_while_it_imports_is_told_to_go_on(bench: Bench):
+    script = bench.write(
+        "s.py",
+        "import json, os, time\n"
+        "print(json.dumps({}))\n"
+        "time.sleep(1000 if os.environ['HARNESS_ATTEMPT'] == '1' else 0)\n",
+    )
+    run = bench.launch(script)
+    bench.told()
+    os.kill(_fork_server(run.pid), signal.SIGKILL)
+    again = until(lambda: _importing(run.pid), "another one imports")
+    os.kill(again, signal.SIGSTOP)
+    assert run.wait() == 0, run.printed
+
+
+class StoppedAtOnce(Spawner):
+    """Its fork server is stopped just before it would hear what it is told."""
+
+    def _send(self, request: Request) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+        super()._send(request)
+
+
+def test_a_fork_server_that_is_stopped_as_it_is_to_kill_does_so_all_the_same(tmp_path: Path):
+    (tmp_path / "s.py").write_text("import time\ntime.sleep(1000)\n")
+    server = StoppedAtOnce.execute(Program(Kind.SCRIPT, str(tmp_path / "s.py")), "for a test")
+    with closing(server):
+        server.start([Order("sleeper", {}, "/", os.devnull, os.devnull, os.devnull)])
+        ended = server.stop(30.0)
+    assert ended is not None
+    assert [(it.name, it.status) for it in ended] == [("sleeper", -signal.SIGKILL)]
+
+
+def _importing(launcher: int) -> int | None:
+    for child in psutil.Process(launcher).children():
+        with suppress(psutil.NoSuchProcess):
+            if "launch.forkserver" in child.cmdline():
+                return child.pid
+    return None
 
 
 def _fork_server(launcher: int) -> int:
