@@ -5,7 +5,9 @@ saver, a thread of its own sees to.
 """
 
 import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 
@@ -22,7 +24,8 @@ from harness.checkpoint.slot import DATA, seal
 from harness.checkpoint.tell import Spokesman, said, warn
 from harness.events import SaveCommitted, SaveStarted, SaveUnblocked, Tier
 
-_SEALED_WITHIN_S = 30.0
+_SEALED_WITHIN_S, _LAST_SEALED_WITHIN_S = 30.0, 1.0
+_LOOK_S = 0.005
 
 
 def for_memory(rank: int, memory: Recollection | None) -> Buffers:
@@ -56,6 +59,7 @@ class Keeper:
         self._begun: SimpleQueue[tuple[int, Taken] | None] = SimpleQueue()
         self._idle = threading.Event()
         self._idle.set()
+        self._untold: list[int] = []
         self._thread = threading.Thread(target=self._finish, name="checkpoint-keeper", daemon=True)
         self._thread.start()
 
@@ -166,6 +170,8 @@ class Keeper:
                 self._carriers.keep(self._copier.buffers.held(), taken.slot)
             elif self.is_on:
                 self._seal(taken.memory)
+        with suppress(Exception):  # the message store may be gone before us
+            self._tell_of_whole(_LAST_SEALED_WITHIN_S)
 
     def _seal(self, memory: Memory) -> None:
         """What a saver would do, where there is none."""
@@ -176,16 +182,27 @@ class Keeper:
             size = label.begin + label.size_bytes - DATA
             self._channel.append(f"kept/{label.place.step}", str(size).encode())
             if self._copier.rank == 0:
-                self._count(label.place.step)
+                self._untold = [*self._untold[-1:], label.place.step]  # of two slots
+                self._tell_of_whole(_SEALED_WITHIN_S, lambda: not self._begun.empty())
         except Exception as error:  # noqa: BLE001  # the other slot stays, and the storage
             warn(f"what rank {self._copier.rank} copied cannot be sealed: {said(error)}")
 
-    def _count(self, step: int) -> None:
-        """Tell of a state once all ranks' shares of it are sealed."""
-        key, ranks = f"kept/{step}", self._copier.world_size
-        heard = [
-            self._channel.hear(f"{key}/{number}", within_s=_SEALED_WITHIN_S)[1]
-            for number in range(1, ranks + 1)
-        ]
-        self._channel.forget_list(key, ranks)
-        self._spokesman.tell(SaveCommitted(step, Tier.MEMORY, sum(map(int, heard))))
+    def _tell_of_whole(self, within_s: float, hurry: Callable[[], bool] = lambda: False) -> None:
+        """Tell of states of which all ranks have sealed their shares by then; no longer once there is a `hurry`."""
+        until_s = time.monotonic() + within_s
+        while self._untold and not self._told(self._untold[-1]):
+            if hurry() or time.monotonic() >= until_s:
+                return
+            time.sleep(_LOOK_S)
+
+    def _told(self, newest: int) -> bool:
+        """Tell of the states that are whole; True if the `newest` is."""
+        for step in self._untold:
+            key, ranks = f"kept/{step}", self._copier.world_size
+            keys = [f"{key}/{number}" for number in range(1, ranks + 1)]
+            if all(self._channel.was_said(one) for one in keys):
+                sizes = [int(self._channel.hear(one, within_s=0)[1]) for one in keys]
+                self._channel.forget_list(key, ranks)
+                self._spokesman.tell(SaveCommitted(step, Tier.MEMORY, sum(sizes)))
+                self._untold = [other for other in self._untold if other > step]
+        return newest not in self._untold

@@ -1,5 +1,6 @@
 """Copies in memory that have a name, and savers that outlive their launcher: who uses them, who takes them away."""
 
+import errno
 import json
 import os
 import subprocess
@@ -53,6 +54,20 @@ def test_without_a_saver_copies_with_a_name_outlive_their_ranks(run):
     assert train(run) == [4, 4]
     kept = [event.step for event in run.log.of(SaveCommitted) if event.tier is Tier.MEMORY]
     assert kept == [1, 2, 3, 4]
+
+
+def test_a_rank_whose_copies_fail_keeps_no_other_waiting(run, monkeypatch):
+    def full(self: Folder, rank: int, slot: int, size_bytes: int) -> Memory:
+        if rank == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return make(self, rank, slot, size_bytes)
+
+    make = Folder.make
+    monkeypatch.setattr(Folder, "make", full)
+    began_s = time.monotonic()
+    train(run, 1, 2, 3, 4, 5)
+    assert time.monotonic() - began_s < 15
+    assert run.log.of(SaveCommitted) == []
 
 
 def test_a_copy_that_nobody_had_time_to_seal_is_sealed_by_whoever_finds_it(run):
