@@ -22,6 +22,7 @@ MOST = (1 << 63) - 1
 CHOICES: Mapping[str, Sequence[str]] = {
     "overlap": ("auto", "on", "off"),
     "on_nonfinite": ("fail", "skip", "report"),
+    "on_spike": ("report", "rollback"),
     "on_replica_mismatch": ("report", "fail"),
     "on_audit_mismatch": ("fail", "report"),
 }

@@ -27,6 +27,7 @@ from harness.membership import Membership, connect
 from harness.observed import Evaluation
 from harness.points import Point, reach
 from harness.rundir import RunDir
+from harness.signals.rollback import Rollback
 from harness.signals.watch import Watch
 from harness.sigterm import Notice
 from harness.slots import Mark
@@ -86,6 +87,7 @@ class Job:
             self.settings,
             self.rank,
             self.world_size,
+            Rollback(self.run_dir, self.attempt),
             late=self.device.type != "cpu",
         )
         shared = messages, agreed, self.settings, self._voice, self._protected
@@ -270,7 +272,7 @@ class Job:
         self._check_switches()
         reductions = exactness.reductions(self._settled)
         resumed = self._keeping.load(total, reductions, self._watch.vouch)
-        self._watch.start()
+        self._watch.start(resumed.step)
         self._keeping.begin()
         self._voice.tell(resumed)
         self._steplog.begin_at(resumed.step)

@@ -12,6 +12,7 @@ import torch
 from torch.distributed import Store
 
 from harness import events, exactness, session
+from harness.checkpoint.lineage import Departure
 from harness.checkpoint.load import Found
 from harness.checkpoint.named import Folder, check, sweep
 from harness.checkpoint.overlap import Overlap, pays
@@ -27,6 +28,7 @@ from harness.intervals.begin import Overheard, begun, keeps_memory
 from harness.membership import Membership, another_client
 from harness.rundir import RunDir
 from harness.settings import Settings
+from harness.signals import rollback
 from harness.slots import Mark
 from harness.storage import checkpoint_store
 from harness.voice import Voice
@@ -161,7 +163,14 @@ class Keeping:
             recorder=self._voice,
             alive=self._voice.slot.beat,
             memory=self._memory,
+            before=self._before(departures),
         )
+
+    def _before(self, departures: Mapping[int, Departure]) -> int | None:
+        """Of how many steps the state may be at most, after a loss that jumped."""
+        if self._settings.on_spike != "rollback" or self._member.rank != 0:
+            return None
+        return rollback.before(self._run_dir, departures)
 
     def _tier(self) -> Tier:
         """Where the chosen state was."""

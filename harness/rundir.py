@@ -94,6 +94,11 @@ class RunDir:
         return self.path / "storages.json"
 
     @property
+    def rollback(self) -> Path:
+        """From before which step the next attempt is to resume, after a loss that jumped."""
+        return self.path / "rollback.json"
+
+    @property
     def peaks(self) -> Path:
         """What devices that no table knows were measured to reach."""
         return self.path / "peaks.json"

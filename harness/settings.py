@@ -66,6 +66,8 @@ class Settings:
     """Parameters, separated by commas, each of whose update-to-weight ratio is told by itself."""
     on_nonfinite: str = "fail"
     """What follows NaN or Inf in a loss or gradient: `fail`, `skip` (the step) or `report`."""
+    on_spike: str = "report"
+    """What follows a loss that jumps: `report` (go on) or `rollback` (to a checkpoint from before it)."""
     replicas_every_steps: int = 100
     """Steps between comparisons of the weights that DDP keeps equal; 0 compares none."""
     on_replica_mismatch: str = "report"

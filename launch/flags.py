@@ -43,6 +43,7 @@ SETTINGS_HELP = {
     "health_every_steps": "steps between readings of gradient norm and update-to-weight ratios; 0: none",
     "watch_tensors": "parameters, by name and separated by commas, whose ratio is told by itself",
     "on_nonfinite": "after NaN or Inf in a loss or gradient: `fail`, `skip` (the step) or `report`",
+    "on_spike": "after a loss that jumps: `report`, or `rollback` to a checkpoint from before it",
     "replicas_every_steps": "steps between comparisons of weights between ranks; 0: none",
     "on_replica_mismatch": "where they differ: `report`, or `fail`, which compares before each save too",
     "audit_every_steps": "steps between audits of gradients, for loops with job.audited; 0: none",
@@ -62,6 +63,7 @@ METAVARS = {
     "memory_every": "INTERVAL",
     "overlap": "WORD",
     "storage_every": "INTERVAL",
+    "on_spike": "WORD",
     "on_replica_mismatch": "WORD",
     "on_audit_mismatch": "WORD",
 }

@@ -5,7 +5,7 @@ damaged is set aside. It all happens through messages, before any collective, so
 left waiting in one.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from harness.checkpoint.assembly import Assembly
@@ -43,6 +43,7 @@ def choose(
     node: str | None = None,
     alive: Callable[[], None] = lambda: None,
     memory: Recollection | None = None,
+    before: int | None = None,
 ) -> Found | None:
     """The state that all ranks resume from, or None to start from nothing; recorded as lineage.
 
@@ -50,7 +51,8 @@ def choose(
     machine that this is. Raises `RestoreError`, on all ranks alike, if a step that was asked for is
     not there whole, if nothing is whole where something was committed, or if a rank is not heard of
     for `deadline_s` seconds; `OutageError`, which is one, if the storage cannot be asked. `alive` is
-    called for each portion that this rank reads.
+    called for each portion that this rank reads. With `before`, a state of more steps than that is
+    resumed from only if none of fewer is left, and then the oldest.
     """
     reach(Point.RESTORE)
     channel = Channel(messages, f"restore-{attempt}/")
@@ -63,7 +65,7 @@ def choose(
         leader = _Leader(store, ranks, memory, attempt, recorder)
         try:
             with told_as_outage(store.root):
-                return leader.choose(resume)
+                return leader.choose(resume, before)
         except BaseException as error:
             do = Do.TRY_LATER if isinstance(error, OutageError) else Do.FAIL
             ranks.say(Word(do, error=str(error) or type(error).__name__))
@@ -76,6 +78,15 @@ class Candidate:
 
     place: Place
     memory: bool = False
+
+
+def in_turn(candidates: Iterable[Candidate], before: int | None) -> list[Candidate]:
+    """In which order they are tried: the newest first, but those of more steps than `before` last."""
+    newest_first = sorted(candidates, reverse=True)
+    if before is None:
+        return newest_first
+    late = [it for it in newest_first if it.place.step > before]
+    return [it for it in newest_first if it.place.step <= before] + late[::-1]
 
 
 class _Leader:
@@ -95,7 +106,7 @@ class _Leader:
         self._attempt = attempt
         self._recorder = recorder
 
-    def choose(self, resume: str) -> Found | None:
+    def choose(self, resume: str, before: int | None) -> Found | None:
         committed = self._committed()
         if resume != "fresh":
             unknown = recall(self._store, committed, below=self._attempt)
@@ -109,9 +120,14 @@ class _Leader:
             if resume == "auto" or (resume != "fresh" and place.step == int(resume))
         ]
         kept = self._remembered(chain) if resume == "auto" else []
-        chosen = self._newest_whole(sorted([*stored, *kept], reverse=True))
+        before = before if resume == "auto" else None
+        chosen = self._first_whole(in_turn([*stored, *kept], before))
         if chosen is None and resume != "fresh":
             self._refuse_nothing(resume, chain, accepted, committed)
+        if chosen is not None and before is not None and chosen[0].place.step > before:
+            warn(
+                f"no state of at most {before} steps is left: {chosen[0].place.name} is the oldest"
+            )
         self._record(chosen)
         self._ranks.say(Word(Do.NOTHING if chosen is None else Do.TAKE))
         return None if chosen is None else chosen[1]
@@ -146,7 +162,7 @@ class _Leader:
         noted = self._store.noted_newest(listed)
         return sorted(listed if noted is None else listed | {noted})
 
-    def _newest_whole(self, candidates: list[Candidate]) -> tuple[Candidate, Found] | None:
+    def _first_whole(self, candidates: list[Candidate]) -> tuple[Candidate, Found] | None:
         for candidate in candidates:
             found = self._recalled if candidate.memory else self._whole
             if state := found(candidate.place):

@@ -21,6 +21,7 @@ from harness.optimizer import Names
 from harness.settings import Settings
 from harness.signals.late import Late
 from harness.signals.lengths import not_finite
+from harness.signals.rollback import Rollback
 from harness.signals.spikes import Limits, Losses
 from harness.signals.unsound import NonfiniteError, NonfiniteGradientError
 from harness.signals.updates import Ratios, Updates
@@ -47,10 +48,19 @@ class _Taken:
 
 
 class Health:
-    """One rank's eye on its training. `observed` holds the loss of the step under way."""
+    """One rank's eye on its training. `observed` holds the loss of the step under way.
+
+    `rollback` is what follows a loss that jumps; without it that is told, and nothing follows.
+    """
 
     def __init__(
-        self, voice: Voice, observed: Observed, settings: Settings, late: bool, world_size: int
+        self,
+        voice: Voice,
+        observed: Observed,
+        settings: Settings,
+        late: bool,
+        world_size: int,
+        rollback: Rollback | None = None,
     ) -> None:
         self._voice = voice
         self._observed = observed
@@ -62,7 +72,9 @@ class Health:
         self._updates: Updates | None = None
         self._pending: _Taken | None = None
         self._clips = self._clipped = 0
-        self._losses = Losses(Limits())
+        self._limits = Limits()
+        self._losses = Losses(self._limits)
+        self._rollback = rollback
         self._finished = 0
         self.begin(0)
 
@@ -74,6 +86,11 @@ class Health:
     def name(self, names: Names) -> None:
         """Training begins, with these parameters. Raises `ValueError` for `watch_tensors` not of them."""
         self._updates = Updates(names, self._watched)
+
+    def resume(self, step: int) -> None:
+        """Training goes on after `step` steps."""
+        if self._rollback is not None and self._voice.leads:
+            self._losses.remember(self._rollback.losses(step))
 
     def begin(self, step: int) -> None:
         """Step number `step` begins."""
@@ -222,6 +239,9 @@ class Health:
         found = self._losses.add(loss)
         if found is not None:
             self._voice.tell(LossSpiked(step, found.loss, found.usual, found.deviations))
+            if self._rollback is not None:
+                usual = self._losses.usual()
+                self._rollback.go_back(step, found, usual, self._limits.in_a_row)
 
     def _observation(self, taken: _Taken, norms: list[float]) -> HealthObserved:
         return HealthObserved(

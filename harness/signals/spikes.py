@@ -74,6 +74,14 @@ class Losses:
         self._seen: deque[float] = deque(maxlen=limits.window)
         self._in_a_row = 0
 
+    def remember(self, losses: Sequence[float]) -> None:
+        """Those of steps before this rank's first one."""
+        self._seen.extend(losses)
+
+    def usual(self) -> Sequence[float]:
+        """Those before the spike that has just begun."""
+        return tuple(self._seen)[: -self._limits.in_a_row]
+
     def add(self, loss: float) -> Spike | None:
         """The spike that begins with this loss, if one does."""
         if not math.isfinite(loss):

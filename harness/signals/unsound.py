@@ -15,6 +15,10 @@ class NonfiniteGradientError(NonfiniteError):
     """The reduced gradient is NaN or infinite, perhaps by another rank's doing."""
 
 
+class SpikeError(UnsoundStateError):
+    """The loss has jumped, and the run is to go back to a state from before that."""
+
+
 class CorruptionError(UnsoundStateError):
     """This rank holds what it cannot have computed, or nobody can tell which rank does."""
 

@@ -10,6 +10,7 @@ from harness.settings import Settings
 from harness.signals.health import Health
 from harness.signals.recompute import Audit
 from harness.signals.replicas import Replicas
+from harness.signals.rollback import Rollback
 from harness.voice import Voice
 
 
@@ -25,11 +26,13 @@ class Watch:
         settings: Settings,
         rank: int,
         world_size: int,
+        rollback: Rollback,
         late: bool,
     ) -> None:
         self._pace = pace
         self._protected = protected
-        self.health = Health(voice, observed, settings, late, world_size)
+        goes_back = rollback if settings.on_spike == "rollback" else None
+        self.health = Health(voice, observed, settings, late, world_size, goes_back)
         self._rank, self._world_size = rank, world_size
         self._optimizers: set[Optimizer] = set()
         self.audit = Audit(voice, settings, rank, world_size)
@@ -55,9 +58,10 @@ class Watch:
         if self.health.reads or self.audit.is_due:
             self._pace.leave()
 
-    def start(self) -> None:
-        """Training begins, and what is protected stands fast."""
+    def start(self, step: int) -> None:
+        """Training goes on after `step` steps, and what is protected stands fast."""
         self.health.name(self._protected.names())
+        self.health.resume(step)
 
     def begin(self, step: int) -> None:
         """Step number `step` begins."""

@@ -13,10 +13,13 @@ from harness.events import (
     FailureDetected,
     GradientsAudited,
     HealthObserved,
+    LossSpiked,
     NonfiniteFound,
     Place,
     Reaction,
     ReplicasCompared,
+    RunFinished,
+    SaveCommitted,
     StateDigested,
     StepTimed,
     TrainingResumed,
@@ -235,3 +238,60 @@ def test_operations_are_counted_and_times_told_and_no_bit_is_another(loop, tmp_p
         assert (mine[0].step, mine[-1].step) == (1, 6)
         assert all(it.own_ns >= it.data_ns + it.compute_ns > 0 for it in mine)
         assert all(min(it.data_ns, it.compute_ns, it.wait_ns) > 0 for it in mine)
+
+
+SPIKED = """
+import time
+from pathlib import Path
+import torch
+import harness
+
+job = harness.join(seed=1, storage_every="1 steps", memory_every="off", on_spike="rollback")
+torch.manual_seed(1)
+model = job.ddp(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+job.protect(model=model, optimizer=optimizer)
+jump = Path("jump")
+
+def is_kept(step):
+    until_s = time.monotonic() + 0.2
+    while time.monotonic() < until_s:
+        if any(job.run_dir.checkpoints.glob(f"step-{step:08d}-*/commit.json")):
+            return True
+    return False
+
+for step in job.steps(1000):
+    model(torch.ones(8, 4)).square().mean().backward()
+    if job.rank == 0 and step > 60 and not jump.exists() and is_kept(step - 1):
+        jump.write_text(str(step))
+    jumped = jump.exists() and step >= int(jump.read_text() or step + 1)
+    job.observe(loss=9.0 if jumped else 2.0 + step % 3 / 8)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_spike_is_gone_back_from_and_one_that_comes_again_and_again_ends_the_run(
+    zygote: Zygote, tmp_path: Path
+):
+    script = tmp_path / "loop.py"
+    script.write_text(SPIKED)
+    flags = ("--run", "run", "--nproc-per-node", "2", "--no-metrics")
+    assert zygote.launch(["run", *flags, script], tmp_path).wait(120) == 1
+    zygote.kill_all()
+    jump = int((tmp_path / "jump").read_text())
+    spikes = [it.step for _, it in told(tmp_path, LossSpiked) if isinstance(it, LossSpiked)]
+    # The other rank may, or may not, end that step before it is ended itself: that is no progress twice.
+    assert spikes in (3 * [jump + 1], 4 * [jump + 1])
+    failures = [it for _, it in told(tmp_path, FailureDetected) if isinstance(it, FailureDetected)]
+    assert [it.rank for it in failures] == len(spikes) * [0]
+    assert f"a state of at most {jump - 2} steps is gone back to" in failures[0].reason
+    saves = [it.step for _, it in told(tmp_path, SaveCommitted) if isinstance(it, SaveCommitted)]
+    resumes = [
+        it.step for _, it in told(tmp_path, TrainingResumed) if isinstance(it, TrainingResumed)
+    ]
+    # What the step before the jump made is there, and may be its cause.
+    assert jump - 1 in saves
+    assert [0 < step <= jump - 2 for step in resumes] == [False, *[True] * (len(spikes) - 1)]
+    (end,) = [it for _, it in told(tmp_path, RunFinished) if isinstance(it, RunFinished)]
+    assert "same step, no progress: 3 attempts ended after step" in end.reason

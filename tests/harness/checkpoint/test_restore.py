@@ -217,6 +217,27 @@ def test_a_step_that_is_asked_for_is_taken(run):
     assert [found.step for found in run.choose()] == [20, 20]  # 30 is history that never was
 
 
+def test_after_a_spike_the_newest_state_from_before_it_is_taken_and_what_came_after_never_was(run):
+    run.commit(10, 20, 30)
+
+    assert [found.step for found in run.choose(before=29)] == [20, 20]
+    assert [found.step for found in run.choose()] == [20, 20]
+
+
+def test_where_nothing_from_before_a_spike_is_left_the_oldest_is_taken_and_that_is_said(run, capfd):
+    run.commit(10, 20, 30)
+    damage(run, 10)
+
+    assert [found.step for found in run.choose(before=5)] == [20, 20]
+    assert "no state of at most 5 steps is left: step-00000020-" in capfd.readouterr().err
+
+
+def test_a_step_that_is_asked_for_is_taken_though_a_spike_is_before_it(run):
+    run.commit(10, 20, 30)
+
+    assert [found.step for found in run.choose(resume="30", before=5)] == [30, 30]
+
+
 def test_a_step_that_is_asked_for_and_damaged_is_an_error_with_the_good_ones(run):
     run.commit(10, 20, 30)
     damage(run, 20)

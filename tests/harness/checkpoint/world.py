@@ -97,6 +97,7 @@ class Run:
         deadline_s: float = DEADLINE_S,
         connect: Callable[[], Any] | None = None,
         nodes: dict[int, str] | None = None,
+        before: int | None = None,
         **options: Any,
     ) -> list[Result]:
         """Run `body` on every rank of a new attempt, on storage `files[rank]` where given.
@@ -119,7 +120,15 @@ class Run:
             folder = Folder.of(self.memory_dir, self.run_id) if self.memory_dir else None
             memory = Recollection(savers, self.run_id, rank, world_size, folder)
             found = choose(
-                store, messages, *place, resume, self.log, deadline_s, node, memory=memory
+                store,
+                messages,
+                *place,
+                resume,
+                self.log,
+                deadline_s,
+                node,
+                memory=memory,
+                before=before,
             )
             saver = Checkpointer(
                 store,
@@ -139,9 +148,11 @@ class Run:
 
         return together(world_size, live)
 
-    def choose(self, world_size: int = 2, resume: str = "auto") -> list[Any]:
+    def choose(
+        self, world_size: int = 2, resume: str = "auto", before: int | None = None
+    ) -> list[Any]:
         """What the ranks of a new attempt resume from: a `Found` each, or None."""
-        return self.attempt(lambda rank: rank.found, world_size, resume)
+        return self.attempt(lambda rank: rank.found, world_size, resume, before=before)
 
     def commit(self, *steps: int, world_size: int = 2, **options: Any) -> None:
         """A new attempt that goes on and commits these steps."""

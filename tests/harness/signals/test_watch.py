@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness.components import Protected
-from harness.events import Event, NonfiniteFound, Reaction
+from harness.events import Event, LossSpiked, NonfiniteFound, Reaction
 from harness.events import Place as Where
 from harness.journal import read
 from harness.observed import Observed
@@ -14,7 +14,9 @@ from harness.pace import Pace
 from harness.rundir import RunDir
 from harness.settings import Settings
 from harness.signals.passage import Place
-from harness.signals.unsound import NonfiniteError
+from harness.signals.rollback import Note, Rollback, before
+from harness.signals.rollback import read as noted
+from harness.signals.unsound import NonfiniteError, SpikeError
 from harness.signals.watch import Watch
 from harness.voice import Voice
 
@@ -22,7 +24,7 @@ from harness.voice import Voice
 class Watched:
     """A model that is trained alone, under all eyes."""
 
-    def __init__(self, folder: Path, settings: Settings) -> None:
+    def __init__(self, folder: Path, settings: Settings, resumed: int = 0) -> None:
         self.run_dir = run_dir = RunDir.at(folder)
         run_dir.create()
         self.pace, self.observed = Pace(), Observed(late=False)
@@ -31,11 +33,21 @@ class Watched:
         protected = Protected()
         protected.add(model=self.model, optimizer=self.optimizer)
         voice = Voice(run_dir, "run", 0, 1)
-        self.watch = Watch(voice, self.observed, self.pace, protected, settings, 0, 1, late=False)
+        self.watch = Watch(
+            voice,
+            self.observed,
+            self.pace,
+            protected,
+            settings,
+            0,
+            1,
+            Rollback(run_dir, 2),
+            late=False,
+        )
         self.pace.watch(self.model)
         self.pace.watch_optimizer(self.optimizer)
         self.watch.watch_optimizer(self.optimizer)
-        self.watch.start()
+        self.watch.start(resumed)
 
     def step(self, number: int) -> list[Place]:
         """Where the step went."""
@@ -100,3 +112,75 @@ def test_what_is_frozen_may_hold_what_it_likes(tmp_path: Path):
     watched = Watched(tmp_path, Settings())
     watched.model.register_parameter("mask", torch.nn.Parameter(torch.tensor(-torch.inf), False))
     watched.watch.vouch()
+
+
+# ── a loss that jumps ───────────────────────────────────────────────────────────────────────────
+
+ROLLBACK = Settings(on_spike="rollback", health_every_steps=0)
+
+
+def losses(watched: Watched, steps: range, jump: int) -> None:
+    """Observe a loss in each of `steps`; from `jump` on it is another one."""
+    for number in steps:
+        watched.watch.begin(number)
+        watched.observed.add(9.0 if number >= jump else 2.0 + number % 3 / 8, 1)
+        watched.watch.finish(number, last=False)
+        watched.observed.take(number)
+
+
+def test_a_spike_that_is_to_be_gone_back_from_ends_the_attempt_and_says_how_far(tmp_path: Path):
+    watched = Watched(tmp_path, ROLLBACK)
+    with pytest.raises(SpikeError, match="the loss of step 71 is 9 after a median"):
+        losses(watched, range(1, 80), jump=70)
+    (told,) = watched.told()
+    assert isinstance(told, LossSpiked)
+    assert told.step == 71
+    note = noted(watched.run_dir)
+    assert note == Note(2, 69, [2.0 + number % 3 / 8 for number in range(1, 70)])
+    # The loss of step 70 is that of the weights after 69 updates, the last of which may be the cause.
+    assert before(watched.run_dir, {1, 2}) == 68
+
+
+def test_a_note_holds_until_another_attempt_has_chosen_its_state(tmp_path: Path):
+    run_dir = RunDir.at(tmp_path)
+    assert before(run_dir, {1, 2}) is None
+    run_dir.rollback.write_text('{"attempt": 2, "last": 1}')
+    assert [before(run_dir, departed) for departed in ({1, 2}, {1, 2, 3}, {1}, ())] == [
+        *(0, None, None, None)
+    ]
+
+
+@pytest.mark.parametrize("left", ["", "{", '{"attempt": "2", "last": 1}', '{"attempt": 2}'])
+def test_a_note_that_makes_no_sense_is_none(tmp_path: Path, left: str):
+    run_dir = RunDir.at(tmp_path)
+    run_dir.rollback.write_text(left)
+    assert (noted(run_dir), before(run_dir, {2})) == (None, None)
+    assert Rollback(run_dir, 3).losses(5) == ()
+
+
+def test_what_was_usual_before_a_spike_is_known_to_the_attempt_that_does_those_steps_again(
+    tmp_path: Path,
+):
+    run_dir = RunDir.at(tmp_path)
+    run_dir.rollback.write_text('{"attempt": 1, "last": 69, "losses": [0.5, 0.25, 0.125]}')
+    assert Rollback(run_dir, 2).losses(69) == [0.5, 0.25, 0.125]
+    assert Rollback(run_dir, 2).losses(67) == [0.5]
+    assert Rollback(run_dir, 2).losses(30) == []
+    assert Rollback(run_dir, 2).losses(70) == ()  # these steps are past it
+    assert Rollback(run_dir, 1).losses(67) == ()  # this attempt has written it
+
+
+def test_a_spike_that_comes_again_soon_after_a_resume_is_seen_again(tmp_path: Path):
+    with pytest.raises(SpikeError):
+        losses(Watched(tmp_path, ROLLBACK), range(1, 80), jump=70)
+    note = tmp_path / "rollback.json"
+    note.write_text(note.read_text().replace('"attempt":2', '"attempt":1'))
+    with pytest.raises(SpikeError, match="the loss of step 71"):
+        losses(Watched(tmp_path, ROLLBACK, resumed=68), range(69, 80), jump=70)
+
+
+def test_a_spike_is_told_and_training_goes_on_where_nobody_asks_for_more(tmp_path: Path):
+    watched = Watched(tmp_path, Settings(health_every_steps=0))
+    losses(watched, range(1, 80), jump=70)
+    assert [type(event) for event in watched.told()] == [LossSpiked]
+    assert noted(watched.run_dir) is None
