@@ -13,6 +13,8 @@ import pytest
 
 from harness import cli
 from harness.rundir import RunDir
+from harness.settings import DEFAULTS
+from launch.flags import make_parser
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("harness", "launch", "faultinject", "dashboards")
@@ -84,6 +86,24 @@ def test_every_flag_that_a_page_gives_a_command_is_one_of_its_flags(capsys):
     assert {(command, flag) for command, flag in given if flag not in known[command]} == set()
     assert ("run", "--faults") in given
     assert ("checkpoint import", "--script") in given
+
+
+def test_every_default_that_a_page_gives_is_the_default():
+    given = {
+        (flag.replace("-", "_"), float(number))
+        for page in PAGES
+        for flag, number in [
+            *re.findall(r"`--([a-z-]+)`(?:\s+seconds)?\s\((\d+)(?: s)?\)", page.read_text()),
+            *(
+                (flag, n)
+                for n, flag in re.findall(r"\| (\d+) s[^|]*\| `--([a-z-]+)`", page.read_text())
+            ),
+        ]
+    }
+    parser = make_parser()
+    defaults = {name: DEFAULTS.get(name, parser.get_default(name)) for name, _ in given}
+    assert {(name, number) for name, number in given if defaults[name] != number} == set()
+    assert {"keep", "grace", "hang_after", "save_limit"} <= defaults.keys()
 
 
 def test_commands_that_plan_print_what_the_docs_show(capsys, monkeypatch, tmp_path):
