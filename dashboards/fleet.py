@@ -196,6 +196,7 @@ def _alerts() -> AnyPanel:
             8,
         ),
         [
+            Column("job", "job_name"),
             Column("run", "run_id"),
             Column("alert", "alertname"),
             Column("severity", "severity"),

@@ -4,6 +4,7 @@ A run's exporter may come back on another port, so a metric of one run can have 
 `instance`. Every query therefore aggregates that label away, and none of them names it.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -71,8 +72,9 @@ class Runs:
         return f"clamp_min(({good} - {lost}) / ({wall} > 0), 0)"
 
     def alerts(self) -> str:
-        """The alerts of the rules in `prometheus/` that fire."""
-        where = f'alertstate="firing",alertname=~"Harness.*",{self.labels}'
+        """The alerts of the rules in `prometheus/` that fire; of a run that is silent its directory's name is known."""
+        known = re.sub(r'run_id=~?"\$run_id"', 'run_id=~"$run_id|"', self.labels)
+        where = f'alertstate="firing",alertname=~"Harness.*",{known}'
         return f"max{self._by('alertname', 'severity')} (ALERTS{{{where}}})"
 
     def _by(self, *by: str) -> str:

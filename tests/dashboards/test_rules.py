@@ -247,6 +247,26 @@ def test_each_alert_fires_when_it_should_and_not_when_it_should_not(tmp_path):
 
 
 @needs_promtool
+def test_a_run_that_is_silent_is_named_by_its_directory(tmp_path):
+    tried = case("5m", {}, "")
+    tried["input_series"] = [
+        {"series": 'up{job="harness",instance="h:/runs/gpt"}', "values": "0x40"}
+    ]
+    silent = 'count by (job_name) (ALERTS{alertstate="firing",alertname="HarnessExporterDown"})'
+    samples = [{"labels": '{job_name="gpt"}', "value": 1}]
+    tried["promql_expr_test"] = [{"expr": silent, "eval_time": "5m", "exp_samples": samples}]
+    document = {
+        "rule_files": [str(ALERTING)],
+        "evaluation_interval": "1m",
+        "tests": [tried],
+    }
+    (tmp_path / "cases.yml").write_text(json.dumps(document))
+    command = ["promtool", "test", "rules", str(tmp_path / "cases.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
 def test_a_windows_goodput_is_never_below_nothing(tmp_path):
     lost = {STATE % "work": "0+15x400", "harness_lost_work_seconds_total": "0x70 9000x100"}
     record = "job_name:harness_goodput:ratio_rate1h"
