@@ -7,7 +7,7 @@ runs are refused by name.
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -94,7 +94,7 @@ def parse(argv: Sequence[str]) -> Options:
         hangs=hangs(asked),
         grace_s=asked.grace,
         linger_s=asked.linger,
-        preload=tuple(name for name in asked.preload.split(",") if name),
+        preload=tuple(name for it in asked.preload.split(",") if (name := it.strip())),
         cold=asked.cold,
         faults=asked.faults,
         tape=asked.tape,
@@ -103,13 +103,18 @@ def parse(argv: Sequence[str]) -> Options:
         metrics_access=asked.metrics_access,
         metrics=asked.metrics,
         quiet=asked.quiet,
-        notes=tuple(
-            f"{flag(name)} has no effect: {why}"
-            for name, why in WITHOUT_EFFECT.items()
-            if getattr(asked, name) != defaults[name]
-        ),
+        notes=tuple(_without_effect(asked, defaults)),
         torch=asked,
     )
+
+
+def _without_effect(asked: argparse.Namespace, defaults: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each flag that was given and changes nothing."""
+    for name, why in WITHOUT_EFFECT.items():
+        if getattr(asked, name) != defaults[name]:
+            yield f"{flag(name)} has no effect: {why}"
+    if asked.preload and asked.cold:
+        yield "--preload has no effect: with --cold each rank imports everything by itself"
 
 
 def hangs(asked: argparse.Namespace) -> watchdog.Limits | None:

@@ -85,7 +85,14 @@ def test_flags_without_a_meaning_here_are_said_to_have_none(script: str):
         "--tee has no effect: what ranks print goes to logs/ of the run directory",
         "--master-port has no effect: each attempt takes a free port",
     )
+    assert parse(["--cold", "--preload", "numpy", script]).notes == (
+        "--preload has no effect: with --cold each rank imports everything by itself",
+    )
     assert parse([script]).notes == ()
+
+
+def test_modules_to_preload_may_stand_apart(script: str):
+    assert parse(["--preload", "a.b, c,,", script]).preload == ("a.b", "c")
 
 
 @pytest.mark.parametrize(
