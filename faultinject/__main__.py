@@ -1,4 +1,4 @@
-"""`python -m faultinject show|compile|inject`: the same as `harness faults`."""
+"""`python -m faultinject` is the command `harness faults`."""
 
 import sys
 
