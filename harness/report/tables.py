@@ -5,7 +5,8 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.recovery import Stage
-from harness.report.model import Comeback, Report
+from harness.report.model import Report
+from harness.report.records import Comeback
 from harness.report.spread import Spread, counted, seconds
 
 _BLOCKS = " ▏▎▍▌▋▊▉█"

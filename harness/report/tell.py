@@ -7,8 +7,9 @@ from harness.events import Tier
 from harness.goodput import split
 from harness.phases import Phase
 from harness.recovery import UNKNOWN_CAUSE, Restart
-from harness.report.model import Checkpoints, Comeback, FaultFate, Report, Standing
+from harness.report.model import Report, Standing
 from harness.report.planned import Planned
+from harness.report.records import Checkpoints, Comeback, FaultFate
 from harness.report.slowness import Slowness
 from harness.report.throughput import Throughput
 from harness.saves import Saves

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.report import cells, health, strip, tables
-from harness.report.model import Checkpoints, Report, Standing
+from harness.report.model import Report, Standing
+from harness.report.records import Checkpoints
 from harness.report.spread import counted, duration, seconds
 
 LEAST_WIDTH = 60
