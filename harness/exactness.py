@@ -62,7 +62,7 @@ def capture_rng() -> dict[str, Any]:
     return {
         "python": {
             "version": version,
-            "words": torch.tensor(words, dtype=torch.int64),
+            "words": torch.from_numpy(np.array(words, dtype=np.int64)),
             "gauss": gauss,
         },
         "numpy": {

@@ -36,7 +36,7 @@ class OptimizerPart(Part):
     def shared(self) -> Tree:
         """Class, groups with their parameters in order, state by parameter, and the rest."""
         packed = self.optimizer.state_dict()
-        numbered = self._numbered()
+        numbered = self._numbered(packed)
         stepped = {n: numbered[n] for n in numbered if n in packed["state"]}
         return {
             "class": f"{type(self.optimizer).__module__}.{type(self.optimizer).__qualname__}",
@@ -69,7 +69,8 @@ class OptimizerPart(Part):
 
     def restore(self, saved: Saved) -> None:
         """Load, then undo what torch's loading does to dtypes and places."""
-        there, numbered = saved.shared, self._numbered()
+        packed = self.optimizer.state_dict()
+        there, numbered = saved.shared, self._numbered(packed)
         state = {
             number: {key: _copied(value) for key, value in there["state"][name].items()}
             for number, (name, _) in numbered.items()
@@ -77,7 +78,7 @@ class OptimizerPart(Part):
         }
         groups = zip(
             self.optimizer.param_groups,
-            self.optimizer.state_dict()["param_groups"],
+            packed["param_groups"],
             there["groups"],
             strict=True,
         )
@@ -86,8 +87,8 @@ class OptimizerPart(Part):
                 **deepcopy(there["rest"]),
                 "state": state,
                 "param_groups": [
-                    _options(live, group["options"]) | {"params": packed["params"]}
-                    for live, packed, group in groups
+                    _options(live, group["options"]) | {"params": numbers["params"]}
+                    for live, numbers, group in groups
                 ],
             }
         )
@@ -107,13 +108,12 @@ class OptimizerPart(Part):
             if parameter not in names
         ]
 
-    def _numbered(self) -> dict[int, tuple[str, Tensor]]:
+    def _numbered(self, packed: Tree) -> dict[int, tuple[str, Tensor]]:
         """Name and parameter behind each number in the optimizer's own state."""
         names = self.names()
-        packed = self.optimizer.state_dict()["param_groups"]
         return {
             number: (names.get(parameter, f"parameter {number}"), parameter)
-            for group, numbers in zip(self.optimizer.param_groups, packed, strict=True)
+            for group, numbers in zip(self.optimizer.param_groups, packed["param_groups"], strict=True)
             for parameter, number in zip(group["params"], numbers["params"], strict=True)
         }
 

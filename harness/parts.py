@@ -76,8 +76,8 @@ class ModulePart(Part):
 
     def own(self) -> Tree:
         """Buffers, caches and extra state by name, where there are any."""
-        persistent = self.module.state_dict(keep_vars=True).keys()
         buffers = dict(self.module.named_buffers(remove_duplicate=False))
+        persistent = self.module.state_dict(keep_vars=True).keys() if buffers else ()
         parts = {
             "buffers": {name: buffers[name] for name in buffers if name in persistent},
             "caches": {name: buffers[name] for name in buffers if name not in persistent},

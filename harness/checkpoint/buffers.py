@@ -54,6 +54,9 @@ class _Slot:
     """Of the state that lies in it whole; -1 for none."""
     claimed: bool = False
     """A copy to it has begun, and it is not whole yet."""
+    laid_out: Sequence[tuple[Span, Sequence[Piece]]] | None = None
+    """What `views` are of."""
+    views: Sequence[Tensor] = ()
 
     def fit(self, needed: int, pinned: bool, make: Callable[[int], Memory]) -> None:
         """Have `needed` bytes, all touched. Raises `OSError` where there is not that much memory."""
@@ -72,6 +75,15 @@ class _Slot:
         if self.pinned:
             unpin(self.bytes)
         self.bytes, self.memory, self.pinned, self.step = _NOTHING, None, False, -1
+        self.laid_out, self.views = None, ()
+
+    def places(self, files: Sequence[Content], spans: Sequence[Span]) -> Sequence[Tensor]:
+        """Where each piece lies. Mostly as the last time: training waits while views are made."""
+        laid_out = [(span, file.pieces) for file, span in zip(files, spans, strict=True)]
+        if laid_out != self.laid_out:
+            self.laid_out = laid_out
+            self.views = [place for one in laid_out for place in _places(self.bytes, *one)]
+        return self.views
 
 
 class Buffers:
@@ -154,7 +166,7 @@ class Buffers:
         memory = self.memory(number)
         for file, span in zip(files, spans, strict=True):
             memory.view[span.begin : span.begin + span.header_bytes] = file.header
-        return copy(list(self._pairs(number, files, spans, tensors)))
+        return copy(self._pairs(number, files, spans, tensors))
 
     def memory(self, number: int) -> Memory:
         """Of a slot that was claimed."""
@@ -191,16 +203,11 @@ class Buffers:
         files: Sequence[Content],
         spans: Sequence[Span],
         tensors: Mapping[str, Tensor],
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    ) -> list[tuple[Tensor, Tensor]]:
         """Each piece's place in the memory, and its values."""
-        whole = self._slots[number].bytes
-        for file, span in zip(files, spans, strict=True):
-            position = span.begin + span.header_bytes
-            for piece, size in zip(file.pieces, sizes(tuple(file.pieces)), strict=True):
-                end = position + size
-                raw = whole[position:end].view(DTYPES[piece.part.dtype])
-                yield raw.view(piece.part.shape), rows(tensors[piece.name], piece)
-                position = end
+        pieces = [piece for file in files for piece in file.pieces]
+        values = (rows(tensors[piece.name], piece) for piece in pieces)
+        return list(zip(self._slots[number].places(files, spans), values, strict=True))
 
 
 class Copying(Protocol):
@@ -257,9 +264,19 @@ def arranged(files: Sequence[Content]) -> tuple[list[Span], int]:
     return spans, position
 
 
+def _places(whole: Tensor, span: Span, pieces: Sequence[Piece]) -> Iterator[Tensor]:
+    """Where each piece of a file lies in a slot's bytes."""
+    position = span.begin + span.header_bytes
+    for piece, size in zip(pieces, sizes(tuple(pieces)), strict=True):
+        raw = whole[position : position + size].view(DTYPES[piece.part.dtype])
+        yield raw.view(piece.part.shape)
+        position += size
+
+
 def rows(tensor: Tensor, piece: Piece) -> Tensor:
     """The piece as a view of its tensor."""
-    return tensor.narrow(0, piece.start, piece.rows) if piece.spec.shape else tensor
+    whole = piece.rows == piece.spec.rows
+    return tensor if whole else tensor.narrow(0, piece.start, piece.rows)
 
 
 # ── memory that a GPU writes to without help ────────────────────────────────────────────────────

@@ -3,12 +3,12 @@
 The copy is what training stops for; writing what was copied (share.py) is others' work.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 import xxhash
 from torch import Tensor
 
@@ -229,7 +229,7 @@ def about(run_id: str, place: Place, rank: int, part: int) -> dict[str, str]:
 
 
 def _json(skeleton: Any) -> str:
-    return json.dumps(skeleton, allow_nan=False)
+    return msgspec.json.encode(skeleton).decode()  # no number in it is none: see `tree`
 
 
 def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -9,6 +9,8 @@ import struct
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import count
 from typing import Any
 
 import torch
@@ -49,6 +51,9 @@ _MAPPING_TAGS = {kind: tag for tag, kind in _MAPPINGS.items()}
 _EXACT_IN_JSON = 2**53  # other readers of JSON hold numbers as doubles
 _DEEPEST = 100
 _RESERVED = "__metadata__"  # safetensors keeps this name for itself
+_KNOWN = 1 << 16
+"""Names that are remembered."""
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 class StateError(ValueError):
@@ -155,12 +160,16 @@ def _container(node: Any, path: tuple[str, ...], walk: _Walk) -> Any:
 
 def _mapping(node: dict[Any, Any], path: tuple[str, ...], walk: _Walk) -> Any:
     items = []
+    plain = type(node) is dict
     for key, value in node.items():
-        if type(key) is not str and type(key) is not int:
+        if type(key) is str:
+            plain = plain and key[:1] != "$"
+            items.append((key, _skeleton(value, (*path, key), walk)))
+        elif type(key) is int:
+            plain = False
+            items.append((key, _skeleton(value, (*path, _shown(key)), walk)))
+        else:
             walk.problems.append((_name((*path, str(key))), f"key of type {_kind(key)}"))
-            continue
-        items.append((key, _skeleton(value, (*path, _shown(key)), walk)))
-    plain = type(node) is dict and all(type(key) is str and key[:1] != "$" for key, _ in items)
     if plain:
         return dict(items)
     return {_MAPPING_TAGS[type(node)]: [[_skeleton(key, (), walk), value] for key, value in items]}
@@ -174,7 +183,9 @@ def _tensor(tensor: torch.Tensor, path: tuple[str, ...], walk: _Walk) -> Any:
     identity = _identity(tensor)
     name = walk.names.get(identity)
     if name is None:
-        name = next(name for name in _candidates(path) if name not in walk.tensors)
+        name = _natural(path)
+        if name is None or name in walk.tensors:
+            name = next(name for name in _others(path) if name not in walk.tensors)
         walk.names[identity] = name
         walk.tensors[name] = tensor.detach()
     return {_TENSOR: name}
@@ -184,19 +195,21 @@ def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Equal for two tensors that are tied: the same elements of the same memory."""
     if tensor.numel() == 0:
         return (id(tensor),)
-    layout = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.is_conj(), tensor.is_neg())
-    return (str(tensor.device), tensor.data_ptr(), *layout)
+    layout = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
+    return (tensor.data_ptr(), tensor.device, *layout)
 
 
-def _candidates(path: tuple[str, ...]) -> Iterator[str]:
-    """Names for the tensor at `path`: a natural one, then others where keys 1 and "1" meet."""
+@lru_cache(maxsize=_KNOWN)
+def _natural(path: tuple[str, ...]) -> str | None:
+    """The name of the tensor at `path`, if it can have that: made once, for training waits for it."""
     name = _name(path)
-    if name not in ("", _RESERVED):
-        yield name
-    number = 2
-    while True:
-        yield f"{name}~{number}"
-        number += 1
+    return None if name in ("", _RESERVED) else name
+
+
+def _others(path: tuple[str, ...]) -> Iterator[str]:
+    """Further names for the tensor at `path`, where keys 1 and "1" meet."""
+    name = _name(path)
+    return (f"{name}~{number}" for number in count(2))
 
 
 def _name(path: tuple[str, ...]) -> str:
@@ -205,9 +218,9 @@ def _name(path: tuple[str, ...]) -> str:
     return "/".join(escaped).encode("utf-8", "backslashreplace").decode()
 
 
-def _shown(key: str | int) -> str:
+def _shown(key: int) -> str:
     """`key` in a path; Python refuses to write integers of thousands of digits in decimal."""
-    return key if isinstance(key, str) else str(key) if abs(key) < _EXACT_IN_JSON else hex(key)
+    return str(key) if abs(key) < _EXACT_IN_JSON else hex(key)
 
 
 def _kind(value: Any) -> str:
@@ -225,15 +238,16 @@ def _refusal(value: Any) -> str:
 
 def _tensor_refusal(tensor: torch.Tensor) -> str | None:
     """Why this tensor cannot be saved, or None."""
+    dense = tensor.layout is torch.strided and not tensor.is_meta
+    if type(tensor) in _PLAIN and dense and tensor.dtype in DTYPE_NAMES:
+        return None
     name = type(tensor).__name__
     if name in ("DTensor", "ShardedTensor", "FlatParameter"):
         return f"{name}: FSDP and tensor parallel are not supported yet; use DDP"
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+    if type(tensor) not in _PLAIN:
         return f"tensor subclass {_kind(tensor)}; give a plain tensor"
     if tensor.layout is not torch.strided:
         return f"{tensor.layout} tensor; give it dense"
     if tensor.is_meta:
         return "meta tensor, which holds no values"
-    if tensor.dtype not in DTYPE_NAMES:
-        return f"{tensor.dtype}; known: {', '.join(str(dtype)[6:] for dtype in DTYPE_NAMES)}"
-    return None
+    return f"{tensor.dtype}; known: {', '.join(str(dtype)[6:] for dtype in DTYPE_NAMES)}"
