@@ -83,7 +83,9 @@ class Observed:
 
     def mean(self) -> Tensor | None:
         """The loss of the step under way, a scalar on its device."""
-        return None if self._loss is None else self._loss / self._losses
+        if self._loss is None or self._losses == 1:
+            return self._loss
+        return self._loss / self._losses
 
     def take(self, step: int) -> Observation:
         """What was observed in `step`, and the newest loss that can be read without waiting."""

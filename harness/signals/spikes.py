@@ -47,6 +47,8 @@ def stands_out(before: Sequence[float], loss: float, limits: Limits) -> Spike | 
     if len(seen) < max(1, limits.window // 2):
         return None
     usual = median(seen)
+    if loss - usual <= limits.deviations * limits.least * abs(usual):
+        return None  # whatever the others' scatter is: mostly nothing is left to compute
     scale = max(_scatter(seen, usual), limits.least * abs(usual))
     if loss - usual <= limits.deviations * scale:
         return None
