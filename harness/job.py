@@ -28,6 +28,7 @@ from harness.observed import Evaluation
 from harness.points import Point, reach
 from harness.rundir import RunDir
 from harness.signals.rollback import Rollback
+from harness.signals.unsound import SwitchedError
 from harness.signals.watch import Watch
 from harness.sigterm import Notice
 from harness.slots import Mark
@@ -35,6 +36,8 @@ from harness.steplog import StepLog
 from harness.voice import Voice
 
 LOG = logging.getLogger("harness")
+_LOOK_S = 1.0
+"""Between two looks at switches: nothing that was computed since the last one is saved without another."""
 
 
 def join(*, run: str | None = None, **chosen: Any) -> "Job":
@@ -236,6 +239,7 @@ class Job:
             self._steplog.batches.check_kept(self._protected.holds, self.rank == 0)
         step = self._resume(total)
         drain = leaving.listen(self._messages, self.rank, self.world_size, self._notice)
+        look_s = 0.0
         while step < total:
             if drain.at_boundary(step):
                 leaving.drained(self._voice, self._keeping, step)
@@ -253,7 +257,9 @@ class Job:
             self._watch.finish(step, step == total)
             self._steplog.finish(step, step == total, self._keeping.digests)
             reach(Point.STEP_END)
-            self._check_switches()
+            if step == total or time.monotonic() >= look_s:
+                self._check_switches()
+                look_s = time.monotonic() + _LOOK_S
             if step < total:
                 self._keeping.at_boundary(step)
         drain.close()
@@ -263,15 +269,20 @@ class Job:
     # ── beginning ───────────────────────────────────────────────────────────────────────────
 
     def _check_switches(self) -> None:
-        """Raise `ValueError` if a switch that decides bits is not as `join` left it."""
+        """Raise `SwitchedError` if a switch that decides bits is not as `join` left it."""
         if self.settings.exact and (changed := exactness.changed(self._switches)):
-            raise ValueError("\n  ".join(["exactness needs its switches:", *changed]))
+            raise SwitchedError("\n  ".join(["exactness needs its switches:", *changed]))
+
+    def _vouch(self) -> None:
+        """Before a save: what was computed since the last look may be kept."""
+        self._check_switches()
+        self._watch.vouch()
 
     def _resume(self, total: int) -> int:
         """Load the chosen state, if there is one; the number of steps that it has finished."""
         self._check_switches()
         reductions = exactness.reductions(self._settled)
-        resumed = self._keeping.load(total, reductions, self._watch.vouch)
+        resumed = self._keeping.load(total, reductions, self._vouch)
         self._watch.start(resumed.step)
         self._keeping.begin()
         self._voice.tell(resumed)

@@ -10,7 +10,7 @@ from typing import SupportsFloat, SupportsInt
 import torch
 from torch import Tensor
 
-from harness.signals.late import Late
+from harness.signals.late import Numbers, numbers
 
 
 class Evaluation:
@@ -54,7 +54,7 @@ class Observed:
 
     def __init__(self, late: bool) -> None:
         self._late = late
-        self._pending: tuple[int, Late] | None = None
+        self._pending: tuple[int, Numbers] | None = None
         self._loss: Tensor | None = None
         self._losses = 0
         self._tokens = 0
@@ -89,7 +89,7 @@ class Observed:
 
     def take(self, step: int) -> Observation:
         """What was observed in `step`, and the newest loss that can be read without waiting."""
-        now = None if (mean := self.mean()) is None else (step, Late(mean))
+        now = None if (mean := self.mean()) is None else (step, numbers([mean]))
         readable = self._pending if self._late else now
         self._pending = now
         observation = Observation(

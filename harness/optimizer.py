@@ -113,7 +113,9 @@ class OptimizerPart(Part):
         names = self.names()
         return {
             number: (names.get(parameter, f"parameter {number}"), parameter)
-            for group, numbers in zip(self.optimizer.param_groups, packed["param_groups"], strict=True)
+            for group, numbers in zip(
+                self.optimizer.param_groups, packed["param_groups"], strict=True
+            )
             for parameter, number in zip(group["params"], numbers["params"], strict=True)
         }
 

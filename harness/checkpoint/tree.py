@@ -159,7 +159,7 @@ def _container(node: Any, path: tuple[str, ...], walk: _Walk) -> Any:
 
 
 def _mapping(node: dict[Any, Any], path: tuple[str, ...], walk: _Walk) -> Any:
-    items = []
+    items: list[tuple[str | int, Any]] = []
     plain = type(node) is dict
     for key, value in node.items():
         if type(key) is str:

@@ -19,13 +19,15 @@ from harness.events import HealthObserved, LossSpiked, NonfiniteFound, Place, Re
 from harness.observed import Observed
 from harness.optimizer import Names
 from harness.settings import Settings
-from harness.signals.late import Late
+from harness.signals.late import Numbers, numbers
 from harness.signals.lengths import not_finite
 from harness.signals.rollback import Rollback
 from harness.signals.spikes import Limits, Losses
 from harness.signals.unsound import NonfiniteError, NonfiniteGradientError
 from harness.signals.updates import Ratios, Updates
 from harness.voice import Voice
+
+_NO_LOSS = torch.zeros(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class _Taken:
     """The loop gave a loss."""
     told: bool
     """What there is to find was found and told already."""
-    numbers: Late
+    numbers: Numbers
     """The loss (0 where none was observed), then the norms."""
     lines: list[float]
     """What gradients were clipped to, in the order of the norms; others were not clipped."""
@@ -182,7 +184,7 @@ class Health:
 
     def _bad(self) -> tuple[bool, bool]:
         """Whether this rank's loss so far, and whether the gradient, is not finite."""
-        loss, *norms = Late(self._numbers()).read()
+        loss, *norms = self._numbers().read()
         return not math.isfinite(loss), not all(map(math.isfinite, norms))
 
     def _any_rank(self, found: bool) -> bool:
@@ -199,15 +201,9 @@ class Health:
 
     # ── what is told ────────────────────────────────────────────────────────────────────────
 
-    def _numbers(self) -> Tensor:
+    def _numbers(self) -> Numbers:
         loss = self._observed.mean()
-        known = [it for it in (loss, *self._norms) if it is not None]
-        place = known[-1].device if known else torch.device("cpu")
-        scalars = [torch.zeros((), device=place) if loss is None else loss, *self._norms]
-        # A number of the host's must not wait for all that the device has still to do.
-        goes_on = place.type != "cpu"
-        doubles = (it.detach().to(place, torch.float64, non_blocking=goes_on) for it in scalars)
-        return torch.stack([double.reshape(()) for double in doubles])
+        return numbers([_NO_LOSS if loss is None else loss, *self._norms])
 
     def _take(self, step: int) -> _Taken:
         ratios = None if self._updates is None else self._updates.taken()
@@ -216,7 +212,7 @@ class Health:
             stepped=self._stepped,
             observed=self._observed.mean() is not None,
             told=self._told,
-            numbers=Late(self._numbers()),
+            numbers=self._numbers(),
             lines=self._lines,
             ratios=ratios,
             sampled=self._sampled,

@@ -1,7 +1,39 @@
 """Scalars on their way from a device: reading one waits for it, and for nothing that was begun later."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
 import torch
 from torch import Tensor
+
+
+class Numbers(Protocol):
+    """Some numbers."""
+
+    def read(self) -> list[float]:
+        """The numbers, in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Numbers that were on the host: a loop of small steps feels every tensor that is made of them."""
+
+    numbers: list[float]
+
+    def read(self) -> list[float]:
+        """See `Numbers`."""
+        return self.numbers
+
+
+def numbers(scalars: Sequence[Tensor]) -> Numbers:
+    """Of scalars where they are: those of a device go on their way, with the host's among them."""
+    place = scalars[-1].device
+    if all(it.device.type == "cpu" for it in scalars):
+        return Known([float(it) for it in scalars])
+    # A number of the host's must not wait for all that the device has still to do.
+    doubles = (it.detach().to(place, torch.float64, non_blocking=True) for it in scalars)
+    return Late(torch.stack([double.reshape(()) for double in doubles]))
 
 
 class Late:

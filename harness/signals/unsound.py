@@ -27,6 +27,10 @@ class CorruptPeerError(CorruptionError):
     """Another rank does, and is named."""
 
 
+class SwitchedError(UnsoundStateError, ValueError):
+    """A switch that decides bits is not as the run began with it."""
+
+
 def corrupt(said: str, rank: int, odd: Sequence[int]) -> CorruptionError:
     """What `rank` raises where the ranks `odd` hold what the others do not; none if nobody knows."""
     return CorruptPeerError(said) if odd and rank not in odd else CorruptionError(said)
