@@ -97,6 +97,7 @@ def main() -> int:
     parser.add_argument("--mtbf", type=float, default=60.0, metavar="S", help="(default: 60)")
     parser.add_argument("--seed", type=int, default=1, help="of the tape (default: 1)")
     parser.add_argument("--preset", default="tiny", help="of the model (default: tiny)")
+    parser.add_argument("--batch", type=int, default=192, help="windows a step (default: 192)")
     every = "ours between copies to memory (default: auto, which has yet to learn the MTBF)"
     parser.add_argument("--memory-every", default="auto", metavar="EVERY", help=every)
     parser.add_argument("--sides", default=",".join(SIDES), help=f"(default: {','.join(SIDES)})")
@@ -104,7 +105,7 @@ def main() -> int:
     plan = Plan(Exponential(asked.mtbf), (Choice("kill"),), asked.kills, seed=asked.seed)
     faults = tape.compile(plan, RANKS).faults
     whole_s = faults[-1].at_s + asked.mtbf
-    print(f"{_machine()}; {RANKS} ranks, preset {asked.preset}")
+    print(f"{_machine()}; {RANKS} ranks, preset {asked.preset}, batch {asked.batch}")
     print(
         f"{len(faults)} kills in {whole_s:.0f} s a side, MTBF {asked.mtbf:g} s, start-up excluded\n"
     )
@@ -131,6 +132,7 @@ def _figures(results: Sequence[Measured], asked: argparse.Namespace) -> dict[str
         else {s: round(ours.goodput / one.goodput, 3) for s, one in others.items() if one.goodput},
         "kills": asked.kills,
         "mtbf_s": asked.mtbf,
+        "batch": asked.batch,
         "seed": asked.seed,
         "memory_every": asked.memory_every,
         "step_s": {side: round(one.step_s, 4) for side, one in by_side.items()},
@@ -240,7 +242,7 @@ def _launched(side: str, folder: Path, asked: argparse.Namespace) -> Iterator[No
 
 def _command(side: str, folder: Path, asked: argparse.Namespace) -> list[str]:
     script = ["benchmarks/kept.py", "--side", side, "--folder", str(folder)]
-    script += ["--preset", asked.preset, "--mtbf", str(asked.mtbf)]
+    script += ["--preset", asked.preset, "--batch", str(asked.batch), "--mtbf", str(asked.mtbf)]
     flags = ["--nproc-per-node", str(RANKS), "--max-restarts", str(10 * asked.kills)]
     if side == "ours":
         own = ["--run", str(folder / "run"), "--no-metrics", "--memory-every", asked.memory_every]

@@ -63,9 +63,11 @@ class StepLog:
 class Training:
     """One step after the other; which windows a step takes follows from its number."""
 
-    def __init__(self, preset: str, rank: int, world_size: int) -> None:
+    def __init__(self, preset: str, batch: int, rank: int, world_size: int) -> None:
+        """`batch` is how many windows a step takes, over all ranks."""
         torch.manual_seed(1)
         self._sizes = PRESETS[preset]
+        self._batch = batch
         self._windows: Windows = load(None, self._sizes.context)[0]
         self._rank, self._world_size = rank, world_size
         self.bare = GPT(self._sizes)
@@ -78,8 +80,8 @@ class Training:
 
     def step(self, number: int) -> Tensor:
         """Forward, backward, update."""
-        share = self._sizes.batch_size // self._world_size
-        first = (number * self._sizes.batch_size + self._rank * share) % len(self._windows)
+        share = self._batch // self._world_size
+        first = (number * self._batch + self._rank * share) % len(self._windows)
         items = [self._windows[(first + i) % len(self._windows)] for i in range(share)]
         loss: Tensor = self.model(
             torch.stack([a for a, _ in items]), torch.stack([b for _, b in items])
@@ -93,11 +95,11 @@ class Training:
 # ── ours ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def ours(folder: Path, preset: str) -> None:
+def ours(folder: Path, preset: str, batch: int) -> None:
     """With the harness, under `harness run`."""
     job = harness.join(seed=1)
     log = StepLog(folder, job.rank)
-    training = Training(preset, job.rank, job.world_size)
+    training = Training(preset, batch, job.rank, job.world_size)
     training.use(job.ddp(training.bare))
     job.protect(model=training.model, optimizer=training.optimizer)
     for step in job.steps(EVER):
@@ -200,7 +202,7 @@ def plain(keeper_type: type[TorchSave] | type[AsyncSave], folder: Path, asked: A
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     log = StepLog(folder, rank)
-    training = Training(asked.preset, rank, dist.get_world_size())
+    training = Training(asked.preset, asked.batch, rank, dist.get_world_size())
     training.use(DistributedDataParallel(training.bare))
     keeper: Keeper = keeper_type(folder, training)
     done = keeper.restore()
@@ -241,10 +243,11 @@ def main() -> None:
     parser.add_argument("--side", choices=("ours", "torch-save", "async-save"), required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--preset", choices=PRESETS, required=True)
+    parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--mtbf", type=float, required=True)
     asked = parser.parse_args()
     if asked.side == "ours":
-        ours(asked.folder, asked.preset)
+        ours(asked.folder, asked.preset, asked.batch)
     else:
         keeper = TorchSave if asked.side == "torch-save" else AsyncSave
         plain(keeper, asked.folder, asked)

@@ -133,6 +133,14 @@ def test_a_switch_that_is_changed_before_or_in_a_step_is_refused(loop, tmp_path,
     assert logged(tmp_path).count(StepFinished) == steps
 
 
+def test_nothing_is_saved_of_what_was_computed_under_other_switches(loop, tmp_path):
+    fiddles = "torch.backends.cudnn.benchmark = step == 2"
+    script = ("--memory-every", "off", "--storage-every", "1 steps")
+    assert loop(SAMPLED, *script, protected=", data=sampler", inside=fiddles) == 1
+    assert "cudnn.benchmark was False when the run started and is True now" in errors(tmp_path)
+    assert not list((tmp_path / "run" / "checkpoints").glob("step-00000002-*"))
+
+
 def test_a_loop_that_is_told_to_stop_ends_with_its_state_durable(tmp_path, loop):
     assert loop(SAMPLED, protected=", data=sampler", inside="job.stop()") == 0
     assert timeline(read(RunDir.at(tmp_path / "run"))).account.step == 1

@@ -56,6 +56,21 @@ def test_the_same_memory_serves_every_save():
     assert len(sizes) == len(addresses) == 1
 
 
+def test_a_state_of_another_form_is_copied_by_its_own_and_not_by_the_last_one_s():
+    buffers = Buffers()
+    for tensors in (
+        {"a": torch.ones(4), "b": torch.zeros(2)},
+        {"a": torch.full((4,), 3.0), "b": torch.ones(2)},
+        {"b": torch.full((2,), 4.0), "a": torch.full((4,), 5.0)},
+        {"a": torch.full((2, 2), 6.0), "b": torch.full((2,), 7.0)},
+        {"a": torch.full((4,), 8, dtype=torch.int64), "b": torch.full((2,), 9.0)},
+        {"a": torch.full((4,), 10.0)},
+    ):
+        whole = sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))
+        expected = b"".join(tensor.numpy().tobytes() for _, tensor in whole)
+        assert taken(buffers, tensors) == [expected]
+
+
 def test_memory_grows_once_the_optimizer_has_a_state_and_not_again():
     buffers = Buffers()
     taken(buffers, {"t": torch.ones(10)})
