@@ -5,8 +5,7 @@ The copy is what training stops for; writing what was copied (share.py) is other
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import xxhash
@@ -29,7 +28,7 @@ from harness.checkpoint.shards import Piece, Spec
 from harness.checkpoint.share import Shard, Share
 from harness.checkpoint.slot import put_label, room
 from harness.checkpoint.tell import said, warn
-from harness.checkpoint.tree import flatten
+from harness.checkpoint.tree import Flattener
 from harness.points import Point, reach
 
 Tree = Callable[[], Any]
@@ -39,45 +38,60 @@ _FAR = Place(10**12, 10**6)
 """No save has a longer name: what has room for its headers has room for every save's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What one rank is to copy, and into which files it goes."""
-
-    parts: Sequence[Sequence[Piece]]
-    tensors: Mapping[str, Tensor]
-    """The job's own memory, by name in the checkpoint."""
-    shared: Any
-    own: Any
-    layout: str
-
-
-def plan(shared: Any, own: Any, rank: int, world_size: int, shard_bytes: int) -> Plan:
-    """Rank `rank`'s share of the state in these two trees. Raises `StateError`."""
-    flat, mine = flatten(shared), flatten(own)
-    common = _prefixed("shared/", flat.tensors)
-    private = _prefixed(f"rank-{rank}/", mine.tensors)
-    layouts = tuple(specs(common).items()), tuple(specs(private).items())
-    parts, digest = _divided(*layouts, rank, world_size, shard_bytes)
-    return Plan(
-        parts=parts,
-        tensors={**common, **private},
-        shared=flat.skeleton,
-        own=mine.skeleton,
-        layout=digest,
-    )
-
-
 _Specs = tuple[tuple[str, Spec], ...]
 
 
-@lru_cache(maxsize=4)
-def _divided(
-    common: _Specs, private: _Specs, rank: int, world_size: int, shard_bytes: int
-) -> tuple[Sequence[Sequence[Piece]], str]:
-    """The files of a rank, and the digest of what is shared: once, for training waits for every save's."""
-    pieces = shards.share(dict(common), rank, world_size) + shards.whole(dict(private))
-    files = shards.files(pieces, shard_bytes)
-    return tuple(tuple(part) for part in files), _digest(dict(common))
+class _Side:
+    """One of the two trees, taken apart at every save. What follows from its form alone stays."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._flattener = Flattener()
+        self._skeleton: Any = self
+        self.specs: _Specs = ()
+        self.text = ""
+        """Everything but the tensors, as JSON."""
+
+    def taken(self, tree: Any) -> dict[str, Tensor]:
+        """The tensors of a tree, by name in the checkpoint. Raises `StateError`."""
+        flat = self._flattener.flatten(tree)
+        tensors = {self._prefix + name: tensor for name, tensor in flat.tensors.items()}
+        if flat.skeleton is not self._skeleton:
+            self._skeleton = flat.skeleton
+            self.specs = tuple(specs(tensors).items())
+            # No number in it is none: see `tree`.
+            self.text = msgspec.json.encode(flat.skeleton).decode()
+        return tensors
+
+
+@dataclass(frozen=True, slots=True)
+class _Division:
+    """What of the state one rank copies, and into which files."""
+
+    of: tuple[_Specs, _Specs]
+    parts: Sequence[Sequence[Piece]]
+    layout: str
+    """A digest of what is shared."""
+
+    @classmethod
+    def made(cls, of: tuple[_Specs, _Specs], rank: int, world_size: int, most_bytes: int) -> Self:
+        """Rank `rank`'s part of what all share, and all of its own, in files of `most_bytes`."""
+        common, private = map(dict, of)
+        pieces = shards.share(common, rank, world_size) + shards.whole(private)
+        parts = tuple(tuple(part) for part in shards.files(pieces, most_bytes))
+        return cls(of, parts, _digest(common))
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What one rank is to copy, and into which files it goes."""
+
+    division: _Division
+    tensors: Mapping[str, Tensor]
+    """The job's own memory, by name in the checkpoint."""
+    shared: str
+    own: str
+    """The rest of the two trees, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +159,8 @@ class Copier:
         self._run_id = run_id
         self._fingerprint = fingerprint
         self._reserved = False
+        self._shared, self._own = _Side("shared/"), _Side(f"rank-{rank}/")
+        self._division: _Division | None = None
 
     def reserve(self, need: Callable[[], Need]) -> None:
         """Get the memory for the first copies, in another thread, before they are due; once."""
@@ -191,34 +207,41 @@ class Copier:
         copying = self.buffers.fill(slot, to.files, to.spans, planned.tensors, self.copy)
         return Taken(to.share, slot, memory, copying, label)
 
-    def _plan(self, shared: Tree, own: Tree) -> Plan:
-        return plan(shared(), own(), self.rank, self.world_size, self.shard_bytes)
+    def _plan(self, shared: Tree, own: Tree) -> _Plan:
+        common, private = self._shared.taken(shared()), self._own.taken(own())
+        of = self._shared.specs, self._own.specs
+        if self._division is None or self._division.of != of:
+            place = self.rank, self.world_size
+            self._division = _Division.made(of, *place, self.shard_bytes)
+        texts = self._shared.text, self._own.text
+        return _Plan(self._division, {**common, **private}, *texts)
 
-    def _laid_out(self, planned: Plan, place: Place) -> _Layout:
+    def _laid_out(self, planned: _Plan, place: Place) -> _Layout:
         files = self._contents(planned, place)
         spans, end = arranged(files)
         share = self._share(planned, spans)
         return _Layout(files, spans, share, end, room(end, share, self._fingerprint))
 
-    def _share(self, planned: Plan, spans: Sequence[Span]) -> Share:
+    def _share(self, planned: _Plan, spans: Sequence[Span]) -> Share:
         names = (
-            shards.file_name(self.rank, self.world_size, part) for part in range(len(planned.parts))
+            shards.file_name(self.rank, self.world_size, part)
+            for part in range(len(planned.division.parts))
         )
         return Share(
             rank=self.rank,
             shards=[
                 Shard(name, part, span.begin, span.header_bytes, span.size_bytes)
-                for name, part, span in zip(names, planned.parts, spans, strict=True)
+                for name, part, span in zip(names, planned.division.parts, spans, strict=True)
             ],
-            shared=_json(planned.shared) if self.rank == 0 else "",
-            own=_json(planned.own),
-            layout=planned.layout,
+            shared=planned.shared if self.rank == 0 else "",
+            own=planned.own,
+            layout=planned.division.layout,
         )
 
-    def _contents(self, planned: Plan, place: Place) -> list[Content]:
+    def _contents(self, planned: _Plan, place: Place) -> list[Content]:
         return [
             Content(shards.header(part, about(self._run_id, place, self.rank, number)), part)
-            for number, part in enumerate(planned.parts)
+            for number, part in enumerate(planned.division.parts)
         ]
 
 
@@ -226,14 +249,6 @@ def about(run_id: str, place: Place, rank: int, part: int) -> dict[str, str]:
     """What each shard says of itself in its header, for people; nobody here reads it."""
     numbers = {"step": place.step, "attempt": place.attempt, "rank": rank, "part": part}
     return {"run_id": run_id, **{name: str(number) for name, number in numbers.items()}}
-
-
-def _json(skeleton: Any) -> str:
-    return msgspec.json.encode(skeleton).decode()  # no number in it is none: see `tree`
-
-
-def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {prefix + name: tensor for name, tensor in tensors.items()}
 
 
 def _digest(layout: Mapping[str, Spec]) -> str:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.checkpoint.dtypes import ITEM_BYTES
-from harness.checkpoint.tree import DTYPES, Flat, StateError, flatten, unflatten
+from harness.checkpoint.tree import DTYPES, Flat, Flattener, StateError, flatten, unflatten
 
 
 def again(tree: Any) -> Any:
@@ -77,6 +77,72 @@ trees = st.recursive(
 @given(trees)
 def test_any_tree_comes_back_in_type_and_to_the_last_bit(tree):
     assert same(again(tree), tree)
+
+
+def assert_flattens_like_the_first_time(flattener: Flattener, tree: Any) -> None:
+    fast, slow = flattener.flatten(tree), flatten(tree)
+    assert same(fast.skeleton, slow.skeleton)
+    assert list(fast.tensors) == list(slow.tensors)
+    for name, tensor in slow.tensors.items():
+        mine = fast.tensors[name]
+        assert same(mine, tensor)
+        assert (mine.data_ptr(), mine.stride()) == (tensor.data_ptr(), tensor.stride())
+        assert not mine.requires_grad
+
+
+@given(trees, trees)
+def test_trees_that_are_taken_apart_one_after_the_other_are_like_each_alone(one, other):
+    flattener = Flattener()
+    for tree in (one, one, other, one, other, other):
+        assert_flattens_like_the_first_time(flattener, tree)
+
+
+def test_a_tree_that_is_almost_the_last_one_is_not_taken_for_it():
+    a, b, nan = torch.ones(2), torch.ones(2), struct.unpack(">d", b"\x7f\xf8" + b"\1" * 6)[0]
+    alike: list[list[Any]] = [
+        [0.0, -0.0, math.nan, nan, 0, False],
+        [
+            {"x": a, "y": b},
+            {"x": a, "z": b},
+            {"x": a, "y": a},
+            {"y": b, "x": a},
+            OrderedDict(x=a, y=b),
+        ],
+        [[a, b], (a, b), [b, a], [a, a], [a, b, 1], [a, nn.Parameter(b)], [a[:1], b], [a.int(), b]],
+        [{1: a}, {"1": a}, {True: a}.fromkeys([1], a), {"x": {}}, {"x": []}, {"x": None}],
+        [torch.empty(0), [torch.empty(0), torch.empty(0)], torch.ones(4)[::2], torch.ones(2, 2)],
+    ]
+    flattener = Flattener()
+    for trees in alike:
+        for one in trees:
+            for other in trees:
+                assert_flattens_like_the_first_time(flattener, one)
+                assert_flattens_like_the_first_time(flattener, other)
+
+
+def test_memory_that_was_put_in_place_of_other_is_what_is_taken():
+    weights, flattener = nn.Parameter(torch.zeros(3)), Flattener()
+    before = flattener.flatten({"w": weights})
+    weights.data = torch.ones(3)
+    after = flattener.flatten({"w": weights})
+
+    assert before.tensors["w"].tolist() == [0, 0, 0]
+    assert after.tensors["w"].tolist() == [1, 1, 1]
+
+
+def test_what_is_as_it_was_is_not_named_again():
+    flattener, tree = Flattener(), {"a": torch.ones(2), "tied": [torch.zeros(3)] * 2, "lr": 0.1}
+    assert flattener.flatten(tree).skeleton is flattener.flatten(tree).skeleton
+    first = flattener.flatten(tree).skeleton
+    assert flattener.flatten(tree | {"lr": 0.2}).skeleton is not first
+
+
+def test_what_cannot_be_saved_is_refused_after_what_could():
+    flattener = Flattener()
+    flattener.flatten({"a": 1})
+    with pytest.raises(StateError, match="a: set is not a kind of state"):
+        flattener.flatten({"a": {1}})
+    assert_flattens_like_the_first_time(flattener, {"a": 1})
 
 
 def test_a_tree_worked_by_hand():
