@@ -2,8 +2,8 @@
 
 Run `python -m benchmarks.goodput`: 20 kills, a minute apart in the mean, so 21 minutes a side and over
 an hour in all; the sides take turns, for two would take each other's cores. `--kills 5 --mtbf 20` is a
-quick look. The job is `benchmarks/kept.py`: ours saves at intervals that it chooses itself, and learns how
-often it fails from the kills as they come (`--memory-every 1s` tells it); the others save at Young's
+quick look. The job is `benchmarks/kept.py`. All sides are told how often it fails: ours by how often to copy
+to memory (`--memory-every auto` has it learn from the kills as they come), the others save at Young's
 interval for what a save costs them and the tape's own MTBF, under torchrun with a private store for each
 attempt, without which it often fails or hangs. A kill that falls due while the job is not back waits.
 
@@ -98,8 +98,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the tape (default: 1)")
     parser.add_argument("--preset", default="tiny", help="of the model (default: tiny)")
     parser.add_argument("--batch", type=int, default=192, help="windows a step (default: 192)")
-    every = "ours between copies to memory (default: auto, which has yet to learn the MTBF)"
-    parser.add_argument("--memory-every", default="auto", metavar="EVERY", help=every)
+    every = "ours between copies to memory (default: 0.5s; auto has yet to learn the MTBF)"
+    parser.add_argument("--memory-every", default="0.5s", metavar="EVERY", help=every)
     parser.add_argument("--sides", default=",".join(SIDES), help=f"(default: {','.join(SIDES)})")
     asked = parser.parse_args()
     plan = Plan(Exponential(asked.mtbf), (Choice("kill"),), asked.kills, seed=asked.seed)
