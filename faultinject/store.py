@@ -18,6 +18,7 @@ from faultinject.history import History
 from faultinject.rules import Kind, Operation
 from faultinject.spoiling import Hit, armed_spoiler
 from faultinject.stream import Beside, SpoiltFile
+from harness.checkpoint.tour import files_below
 from harness.rundir import RunDir
 
 
@@ -139,7 +140,10 @@ class ChaosFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec has no
         """See `AbstractFileSystem`."""
         detail = options.pop("detail", False)
         hits = self._struck(Operation.LIST, path)
-        found = self.fs.find(path, maxdepth=maxdepth, withdirs=withdirs, detail=True, **options)
+        if maxdepth is None and not withdirs and not options:
+            found = files_below(self.fs, path)
+        else:
+            found = self.fs.find(path, maxdepth=maxdepth, withdirs=withdirs, detail=True, **options)
         listed = self._as_told(path, hits, list(found.values()), deep=True)
         return {it["name"]: it for it in listed} if detail else [it["name"] for it in listed]
 

@@ -128,9 +128,14 @@ class Tail:
     def _files(self) -> list[str]:
         """Names of the event files, a writer's rolls in their order; a new one gets its state.
 
-        A name that no writer has may be no text at all, and no cache could hold it.
+        A name that no writer has may be no text at all, and no cache could hold it. Raises `OSError`
+        for a folder that is there and cannot be listed, which `glob` would take for an empty one.
         """
-        names = [path.name for path in self._run_dir.events.glob("*.jsonl") if path.name.isascii()]
+        try:
+            listed = [path.name for path in self._run_dir.events.iterdir()]
+        except (FileNotFoundError, NotADirectoryError):
+            listed = []
+        names = [name for name in listed if name.endswith(".jsonl") and name.isascii()]
         names.sort(key=lambda name: (name.split(".")[0], len(name), name))
         for name in names:
             self._state.files.setdefault(name, FileState())

@@ -59,14 +59,9 @@ class LocalObjects:
         return opened
 
     def listing(self, under: str = "") -> Mapping[str, Entry]:
-        """See `Objects`."""
-        found: dict[str, dict[str, Any]]
-        found = self.files.find(str(self._path(under)), detail=True)
-        return {
-            name: Entry(int(info["size"]), float(info["mtime"]))
-            for name, info in ((self._name(path), info) for path, info in found.items())
-            if not _is_hidden(name)
-        }
+        """See `Objects`; fsspec's own `find` leaves out what it cannot list, and what links lead to."""
+        found = ((self._name(file.path), _seen(file)) for file in _files(str(self._path(under))))
+        return {name: entry for name, entry in found if entry and not _is_hidden(name)}
 
     def delete(self, name: str) -> None:
         """See `Objects`; the folder goes with its last file, or what was to be its first."""
@@ -120,6 +115,38 @@ def make_root(root: str) -> None:
     if not path.is_dir():
         path.mkdir(parents=True, exist_ok=True)
         sync(path.parent)
+
+
+def _files(folder: str, follow: bool = True) -> Iterator["os.DirEntry[str]"]:
+    """All files below a folder; one whose folder was deleted meanwhile is none.
+
+    A folder directly in it may be a link to one on another disk. Raises `OSError` for what cannot be
+    listed: a checkpoint must not be overlooked for that.
+    """
+    try:
+        with os.scandir(folder) as listed:
+            found = list(listed)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in found:
+        if _is_folder(entry, follow):
+            yield from _files(entry.path, follow=False)
+        else:
+            yield entry
+
+
+def _is_folder(entry: "os.DirEntry[str]", follow: bool) -> bool:
+    with suppress(OSError):  # a link that leads nowhere
+        return entry.is_dir(follow_symlinks=follow)
+    return False
+
+
+def _seen(file: "os.DirEntry[str]") -> Entry | None:
+    """What a listing tells of a file; nothing of one that is gone, and no size of a link to nowhere."""
+    with suppress(OSError):
+        found = file.stat()
+        return Entry(found.st_size, found.st_mtime)
+    return Entry(0, 0.0) if file.is_symlink() else None
 
 
 def _link(hidden: Path, path: Path) -> None:

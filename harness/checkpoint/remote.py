@@ -24,6 +24,7 @@ from harness.checkpoint.local import LocalObjects
 from harness.checkpoint.objects import Entry
 from harness.checkpoint.patience import Patience
 from harness.checkpoint.ranges import Ranges
+from harness.checkpoint.tour import files_below
 from harness.checkpoint.uploads import PARTS_AT_ONCE, abort, cut, unfinished, upload
 
 _PART_BYTES = 16 << 20
@@ -71,7 +72,7 @@ class RemoteObjects:
         try:
             with told(under):
                 self.files.invalidate_cache()
-                found = self.files.find(self._path(under), detail=True)
+                found = files_below(self.files, self._path(under))
                 named = ((path.removeprefix(self._path("")), info) for path, info in found.items())
                 return {
                     name: Entry(int(info["size"]), _written_s(info))

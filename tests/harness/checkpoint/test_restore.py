@@ -1,8 +1,11 @@
 import errno
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
 from torch.distributed import HashStore
 
 from harness import points
@@ -10,6 +13,7 @@ from harness.checkpoint.arena import Arena
 from harness.checkpoint.audit import manifest_of
 from harness.checkpoint.lineage import Departure
 from harness.checkpoint.load import read
+from harness.checkpoint.manifest import Place
 from harness.checkpoint.refusals import RestoreError
 from harness.checkpoint.restore import choose
 from harness.checkpoint.store import Store
@@ -292,11 +296,16 @@ def test_a_rank_that_cannot_read_makes_all_walk_back(run):
 def test_a_rank_whose_listing_lags_loads_what_rank_0_says(run):
     run.commit(10, 20)
 
-    class Lagging(FullDisk):
-        def ls(self, path, detail=False, **options):
-            return [name for name in super().ls(path, detail) if "step-00000020" not in str(name)]
+    class Lagging(DirFileSystem):  # type: ignore[misc]  # fsspec ships no types
+        cachable = False
 
-    found = run.attempt(lambda rank: rank.found, files={1: Lagging(10**9)})
+        def find(self, path, *args, **options):
+            found = super().find(path, *args, **options)
+            return {name: it for name, it in found.items() if "step-00000020" not in name}
+
+    lagging = Lagging("", LocalFileSystem())
+    assert replace(run.store(), files=lagging).committed() == [Place(10, 1)]
+    found = run.attempt(lambda rank: rank.found, files={1: lagging})
     assert [f.step for f in found] == [20, 20]
 
 

@@ -1,12 +1,13 @@
-from dataclasses import replace
-from typing import ClassVar
+from collections.abc import Mapping
 
 import pytest
 import torch
 from fsspec.implementations.local import LocalFileSystem
 
 from harness import points
+from harness.checkpoint.local import LocalObjects
 from harness.checkpoint.manifest import COMMIT, Place
+from harness.checkpoint.objects import Entry
 from harness.checkpoint.retention import retain, sweep
 from harness.checkpoint.upkeep import sweep_own
 from harness.events import CheckpointDeleted, SaveCommitted, SaveFailed
@@ -161,19 +162,20 @@ def test_retention_leaves_a_state_that_loads(run):
         assert torch.equal(found.shared["model"]["weight"], torch.full((8, 4), 8.0))
 
 
-def test_what_a_dead_saver_of_this_attempt_left_is_found_in_one_listing(run, tmp_path):
-    class Counting(LocalFileSystem):  # type: ignore[misc]
-        cachable = False
-        listings: ClassVar[list[str]] = []
+def test_what_a_dead_saver_of_this_attempt_left_is_found_in_one_listing(run, monkeypatch):
+    listings: list[str] = []
+    listing = LocalObjects.listing
 
-        def find(self, path, *args, **options):
-            self.listings.append(path)
-            return super().find(path, *args, **options)
+    def counted(objects: LocalObjects, under: str = "") -> Mapping[str, Entry]:
+        listings.append(under)
+        return listing(objects, under)
 
     run.commit(10, 20, world_size=1)
-    store = replace(run.store(), files=Counting())
-    sweep_own(store, Place(30, 1))
-    assert Counting.listings == [str(run.root)]
+    store = run.store()
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalObjects, "listing", counted)
+        sweep_own(store, Place(30, 1))
+    assert listings == [""]
 
     for place in (Place(15, 1), Place(30, 1), Place(15, 2)):
         store.write(f"{place.name}/shard", [b"half of it"])

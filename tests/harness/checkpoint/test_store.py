@@ -1,9 +1,14 @@
+import errno
 import os
+import resource
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch.distributed import HashStore
@@ -15,6 +20,7 @@ from harness.checkpoint.manifest import COMMIT, Place, record
 from harness.checkpoint.messages import Channel, SilenceError
 from harness.checkpoint.seal import unsealed
 from harness.checkpoint.store import Store, StoreError
+from tests.flat import Flat
 
 
 @pytest.fixture
@@ -103,6 +109,60 @@ def test_what_is_no_file_is_never_waited_for(store):
     os.mkfifo(store.path("pipe"))
     with pytest.raises(OSError, match="it is no file"):
         store.read("pipe")
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """Nothing can be opened in this block, and no folder listed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error_and_not_an_empty_one(store):
+    store.write("step-00000010-1/commit.json", [b"commit"])
+    with no_more_files(), pytest.raises(OSError, match="Too many open files"):
+        store.listing()
+    assert store.committed() == [Place(10, 1)]
+
+
+class Unlisted(Flat):
+    """Refuses to list one folder."""
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
+        if "step-00000010-1" in path:
+            raise PermissionError(errno.EACCES, "no", path)
+        return super().ls(path, detail, **options)
+
+
+def test_so_it_is_for_storage_that_fsspec_lists_folder_by_folder(tmp_path):
+    store = replace(Store.open(f"file://{tmp_path}", "run"), files=Unlisted(str(tmp_path)))
+    store.write("step-00000010-1/commit.json", [b"commit"])
+    with pytest.raises(PermissionError):
+        store.listing()
+
+
+def test_a_checkpoint_that_lies_behind_a_link_is_one(store, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    store.write("step-00000010-1/commit.json", [b"commit"])
+    Path(store.path("step-00000010-1")).rename(elsewhere)
+    Path(store.path("step-00000010-1")).symlink_to(elsewhere)
+    (elsewhere / "again").symlink_to(elsewhere)  # and a link into itself is no way on
+
+    assert store.committed() == [Place(10, 1)]
+    assert store.inventory()["step-00000010-1/commit.json"] == len(b"commit")
+
+
+def test_a_commit_that_is_a_link_to_nowhere_is_there_and_not_swept(store):
+    store.write("step-00000010-1/shard", [b"shard"])
+    Path(store.path("step-00000010-1", "commit.json")).symlink_to("/nowhere")
+
+    assert store.inventory() == {"step-00000010-1/commit.json": 0, "step-00000010-1/shard": 5} | {
+        "run.json": store.size("run.json")
+    }
 
 
 def test_the_directory_of_another_run_is_refused(store):
