@@ -38,6 +38,7 @@ def certified(tmp_path_factory):
         (basic("nobody:"), False),
         (basic(":"), False),
         ("Basic ###", False),
+        ("Basic \xfc", False),
         ("Bearer s3cret", False),
         (None, False),
     ],
