@@ -5,9 +5,14 @@ import subprocess
 import pytest
 
 from harness.backfill import Course, Recorded, instants, lines, recorded, write
+from harness.cli import main
 from harness.events import Outcome, RunFinished, RunStarted, StepFinished
 from harness.histogram import Histogram
+from harness.journal import read
 from harness.metrics import FAMILIES
+from harness.phases import Phase
+from harness.rundir import RunDir
+from harness.timeline import timeline
 from tests import prometheus
 from tests.harness import stories
 
@@ -128,3 +133,24 @@ def test_prometheus_loads_two_runs_and_answers_as_their_logs_do(tmp_path):
         assert math.isnan(*prometheus.values(url, 'harness_loss{job_name="killed"}', at_s))
         at_work = 'harness_phase{phase="work",job_name="twice"}'
         assert prometheus.values(url, at_work, stories.START_MS / 1000 + 8.9) == [0]
+
+
+@prometheus.needs_prometheus
+def test_prometheus_loads_a_simulated_run_and_answers_as_its_log_does(tmp_path):
+    run, text = tmp_path / "run", tmp_path / "run.om"
+    times = ("--mtbf", "1h", "--save", "30s", "--restart", "5min", "--days", "0.1", "--seeds", "1")
+    assert main(["simulate", *times, "--run", str(run)]) == 0
+    with text.open("w") as out:
+        write([RunDir.at(run)], 60, out)
+    load = ["promtool", "tsdb", "create-blocks-from", "openmetrics", text, tmp_path / "data"]
+    loaded = subprocess.run(load, capture_output=True, text=True, check=False)
+    assert loaded.returncode == 0, loaded.stderr
+    account = timeline(read(RunDir.at(run))).account
+    with prometheus.serving(tmp_path) as url:
+        at_s = account.at_ns / S + 1
+        assert prometheus.falls(url, "3h", at_s) == []
+        for state in ("work", "save_stall", "restart"):
+            told = prometheus.values(url, f'harness_state_seconds_total{{state="{state}"}}', at_s)
+            assert told == pytest.approx([account.totals[Phase(state)] / S])
+        steps = prometheus.values(url, "sum(harness_steps_total)", at_s)
+        assert steps == [account.ledger.useful_steps + account.ledger.redone_steps]
