@@ -25,7 +25,6 @@ HANG_PATIENCE_S = 0.5
 """How long stacks are waited for that tell who hangs: seconds have passed already."""
 _LITTLE_BYTES = 64 << 10
 """With less room than this a disk is full: what a rank says may need more."""
-FORK_SERVER_DIED = Blame(None, Cause.HELPER, "the fork server died, and every rank with it", "")
 
 
 class Aftermath:
@@ -79,9 +78,9 @@ class Aftermath:
     def _tell_stacks(self, agent: Agent) -> None:
         self._recorder.write(events.StacksDumped(str(agent.run_dir.incident(agent.attempt))))
 
-    def declare_lost(self) -> Blame:
-        """Say in the log that the fork server took the attempt along."""
-        fault = FORK_SERVER_DIED
+    def declare_lost(self, reason: str) -> Blame:
+        """Say in the log that the attempt ended with its fork server, or as that could not fork."""
+        fault = Blame(None, Cause.HELPER, reason, "")
         self._recorder.write(events.FailureDetected(None, fault.cause, fault.reason))
         return fault
 

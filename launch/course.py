@@ -22,7 +22,7 @@ from launch.ends import Again, End, Ending, GraceExceeded, Hung, Interrupted, Lo
 from launch.exits import Drained, Exit, Failed, Finished, Going, ending
 from launch.lookout import Lookout
 from launch.requests import Requests
-from launch.spawner import ForkServerLostError, Spawner
+from launch.spawner import ForkServerLostError, RefusedError, Spawner
 from launch.watch import Watch
 
 TICK_S = 0.5
@@ -99,6 +99,8 @@ class Course:
             return Ending(Outcome.FAILED, str(error))
         except ForkServerLostError:
             end = Lost()
+        except RefusedError as error:
+            end = Lost(str(error))
         fault = self._declare(agent, end)
         try:
             self._stop(agent)
@@ -206,8 +208,8 @@ class Course:
                 return self._aftermath.declare(agent, exits)
             case Hung(alarm):
                 return self._aftermath.declare_hung(agent, alarm)
-            case Lost():
-                return self._aftermath.declare_lost()
+            case Lost(reason):
+                return self._aftermath.declare_lost(reason)
             case _:
                 return None
 

@@ -19,7 +19,9 @@ class GraceExceeded:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The fork server died, and all ranks with it."""
+    """No fork server, or none that can fork: the attempt ended by our fault."""
+
+    reason: str = "the fork server died, and every rank with it"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from launch.orders import (
     Ended,
     Order,
     Ready,
+    Refused,
     Request,
     Signal,
     Started,
@@ -92,8 +93,12 @@ class _Server:
                 os.environ, "fork-server", RunDir.at(order.environment.get("HARNESS_RUN_DIR", ""))
             )
             self._armed = True
-        reach(Point.FORK)
-        pid = os.fork()
+        try:
+            reach(Point.FORK)
+            pid = os.fork()
+        except OSError as error:
+            self._answer(Refused(order.name, str(error)))
+            return
         if pid == 0:
             self._become(order)
         pidfd = os.pidfd_open(pid)

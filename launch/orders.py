@@ -52,6 +52,13 @@ class Started(msgspec.Struct, frozen=True, tag=True):
     pid: int
 
 
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The kernel gives no process."""
+
+    name: str
+    reason: str
+
+
 class Ended(msgspec.Struct, frozen=True, tag=True):
     """A process ended."""
 
@@ -68,7 +75,7 @@ class Stopped(msgspec.Struct, frozen=True, tag=True):
 
 
 Request = Order | Signal | Stop
-Answer = Ready | Started | Ended | Stopped
+Answer = Ready | Started | Refused | Ended | Stopped
 
 
 def receive(connection: socket.socket) -> bytes:

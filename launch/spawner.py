@@ -22,6 +22,7 @@ from launch.orders import (
     Ended,
     Order,
     Ready,
+    Refused,
     Request,
     Signal,
     Started,
@@ -39,6 +40,10 @@ WAKE_EACH_S = 1.0
 
 class ForkServerLostError(Exception):
     """The fork server died, and every rank with it."""
+
+
+class RefusedError(Exception):
+    """The machine gives no process for a rank; others may have one."""
 
 
 class Spawner:
@@ -104,18 +109,26 @@ class Spawner:
         return self._connection.fileno()
 
     def start(self, orders: Sequence[Order]) -> dict[str, int]:
-        """Start a process for each order; gives their pids by name."""
+        """Start a process for each order; gives their pids by name. Raises `RefusedError`."""
         for order in orders:
             self._send(order)
         pids: dict[str, int] = {}
-        while len(pids) < len(orders):
+        refused: list[Refused] = []
+        while len(pids) + len(refused) < len(orders):
             while not select.select([self._connection], [], [], WAKE_EACH_S)[0]:
                 self.wake()
             answer = self._receive()
             if isinstance(answer, Started):
                 pids[answer.name] = answer.pid
+            elif isinstance(answer, Refused):
+                refused.append(answer)
             elif isinstance(answer, Ended):
                 self._waiting.append(answer)
+        if refused:
+            raise RefusedError(
+                f"{refused[0].name} cannot be started: {refused[0].reason}: the limit of processes"
+                " (`ulimit -u`, or pids.max of the container) or memory may be used up"
+            )
         return pids
 
     def ended(self) -> list[Ended]:

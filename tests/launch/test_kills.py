@@ -233,6 +233,38 @@ def test_a_new_fork_server_that_is_stopped_while_it_imports_is_told_to_go_on(ben
     assert run.wait() == 0, run.printed
 
 
+def test_a_rank_that_the_machine_has_no_process_for_costs_an_attempt_and_the_reason_is_told(
+    bench: Bench,
+):
+    bench.write(
+        "full.py",
+        "import errno, os\n"
+        "from harness.points import Point, arm\n"
+        "forks = []\n"
+        "def fork():\n"
+        "    forks.append(1)\n"
+        "    if len(forks) == 2:\n"
+        "        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))\n"
+        "arm(Point.FORK, fork)\n",
+    )
+    script = bench.write(
+        "s.py",
+        "import os, time\ntime.sleep(1000 if os.environ['HARNESS_ATTEMPT'] == '1' else 0)\n",
+    )
+    run = bench.launch("--preload", "full", script, ranks=3)
+    assert run.wait() == 0, run.printed
+    assert bench.events(FailureDetected) == [
+        FailureDetected(
+            None,
+            Cause.HELPER,
+            "rank-1 cannot be started: [Errno 11] Resource temporarily unavailable: the limit of"
+            " processes (`ulimit -u`, or pids.max of the container) or memory may be used up",
+        )
+    ]
+    assert bench.events(HelperRestarted) == []
+    assert len(bench.events(AttemptStarted)) == 2
+
+
 class StoppedAtOnce(Spawner):
     """Its fork server is stopped just before it would hear what it is told."""
 
