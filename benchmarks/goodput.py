@@ -7,10 +7,7 @@ to memory (`--memory-every auto` has it learn from the kills as they come), the 
 interval for what a save costs them and the tape's own MTBF, under torchrun with a private store for each
 attempt, without which it often fails or hangs. A kill that falls due while the job is not back waits.
 
-Goodput, of all sides by this one definition from the step logs that they write: the time spent in steps
-that were kept, over the time from the first finished step to the end. A step lasts from the start of its
-forward to the end of its update, so saves are no work; the first step of an attempt is none either, as in
-the harness' own report; a step that was done twice counts the second time.
+Goodput is that of `benchmarks/spent.py`, from the step logs that all sides write.
 """
 
 import argparse
@@ -24,12 +21,13 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
 from benchmarks.machine import machine
+from benchmarks.spent import Split, Step, split
 from faultinject import tape
 from faultinject.tape import Choice, Exponential, Plan
 from harness.beginning import start_ticks
@@ -49,46 +47,16 @@ LOOK_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A line of a step log."""
-
-    step: int
-    began_s: float
-    ended_s: float
-    pid: int
-    """Rank 0's: another one is another attempt."""
-
-
-@dataclass(frozen=True, slots=True)
 class Measured:
     """What became of a side."""
 
     side: str
-    goodput: float
+    where: Split
     kills: int
-    steps: int
-    """Kept ones."""
     step_s: float
     """Median."""
     back_s: float
     """Median from a kill to the next finished step."""
-
-
-def goodput(steps: Sequence[Step], began_s: float, ended_s: float) -> tuple[float, int]:
-    """Share of the time that went into kept steps, and how many those are; see above."""
-    kept: list[tuple[Step, bool]] = []
-    attempt = None
-    for one in steps:
-        while kept and kept[-1][0].step >= one.step:
-            kept.pop()
-        kept.append((one, one.pid == attempt))
-        attempt = one.pid
-    worked = [
-        one.ended_s - one.began_s
-        for one, is_work in kept
-        if is_work and one.began_s >= began_s and one.ended_s <= ended_s
-    ]
-    return sum(worked) / (ended_s - began_s), len(worked)
 
 
 def main() -> int:
@@ -125,20 +93,29 @@ def _figures(results: Sequence[Measured], asked: argparse.Namespace) -> dict[str
     return {
         "benchmark": "goodput",
         "unit": "kept work over wall time, start-up excluded",
-        "ours": None if ours is None else round(ours.goodput, 4),
-        "other": {side: round(one.goodput, 4) for side, one in others.items()},
+        "ours": None if ours is None else round(ours.where.goodput, 4),
+        "other": {side: round(one.where.goodput, 4) for side, one in others.items()},
         "ratio": {}
         if ours is None
-        else {s: round(ours.goodput / one.goodput, 3) for s, one in others.items() if one.goodput},
+        else {
+            s: round(ours.where.goodput / one.where.goodput, 3)
+            for s, one in others.items()
+            if one.where.goodput
+        },
         "kills": asked.kills,
         "mtbf_s": asked.mtbf,
         "batch": asked.batch,
         "seed": asked.seed,
         "memory_every": asked.memory_every,
+        "seconds": {side: _rounded(one.where) for side, one in by_side.items()},
         "step_s": {side: round(one.step_s, 4) for side, one in by_side.items()},
         "back_s": {side: round(one.back_s, 3) for side, one in by_side.items()},
         "machine": _machine(),
     }
+
+
+def _rounded(where: Split) -> dict[str, float]:
+    return {name.removesuffix("_s"): round(value, 1) for name, value in asdict(where).items()}
 
 
 # ── one side ────────────────────────────────────────────────────────────────────────────────────
@@ -160,19 +137,22 @@ def _measured(
                 ended_s = _next_step(folder, time.monotonic(), BACK_S).ended_s
             except TimeoutError as lost:
                 print(f"{side}: {lost}; it said last:", *_last_lines(folder), sep="\n  ")
-                return Measured(side, 0.0, len(back_s), 0, 0.0, 0.0)
+                return Measured(side, Split(), len(back_s), 0.0, 0.0)
         steps = _steps(folder)
-        share, kept = goodput(steps, began_s, ended_s)
         step_s = statistics.median(one.ended_s - one.began_s for one in steps)
-        result = Measured(side, share, len(back_s), kept, step_s, statistics.median(back_s))
-    print(
-        f"{side:10}  goodput {share:.4f}   {kept} steps kept, of {step_s * 1e3:.1f} ms in the median;"
-    )
-    print(
-        f"{'':10}  {len(back_s)} kills, back after {result.back_s:.2f} s   ({SIDES[side]})\n",
-        flush=True,
-    )
-    return result
+        where = split(steps, began_s, ended_s)
+        result = Measured(side, where, len(back_s), step_s, statistics.median(back_s))
+    return _shown(result)
+
+
+def _shown(of: Measured) -> Measured:
+    where, left = of.where, f"{'':10}  "
+    print(f"{of.side:10}  goodput {where.goodput:.4f}   ({SIDES[of.side]})")
+    print(f"{left}{where.kept} steps kept, of {of.step_s * 1e3:.1f} ms in the median", end="; ")
+    print(f"{of.kills} kills, back after {of.back_s:.2f} s")
+    print(f"{left}s: kept {where.kept_s:.1f}, lost {where.lost_s:.1f},", end=" ")
+    print(f"coming back {where.back_s:.1f}, between steps {where.between_s:.1f}\n", flush=True)
+    return of
 
 
 def _struck(folder: Path, rank: int, due_s: float) -> float:
