@@ -13,9 +13,10 @@ _NS = 1_000_000_000
 
 
 def _tiers(now: Present) -> dict[Tier, Saves]:
-    """Storage has its zeros from the start; a tier that no run of this kind has would only confuse."""
+    """Storage has its zeros from the start, memory once it is chosen how often: not every run has that tier."""
     saves = now.account.checkpoints.saves
-    return {t: saves.get(t, Saves()) for t in Tier if t is Tier.STORAGE or t in saves}
+    known = {Tier.STORAGE, *saves, *now.account.intervals}
+    return {tier: saves.get(tier, Saves()) for tier in Tier if tier in known}
 
 
 def _outcomes(now: Present) -> Values:

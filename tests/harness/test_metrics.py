@@ -407,6 +407,7 @@ def test_the_interval_that_was_chosen_is_told_beside_the_best(tmp_path):
     told = samples(scraped(stories.write(tmp_path / "run", story)))
     assert told["checkpoint_interval_seconds", "chosen,memory"] == 20.0
     assert told["checkpoint_interval_seconds", "optimal,memory"] == 24.5
+    assert told["checkpoint_saves_total", "failed,memory"] == 0, "the first that fails is a rise"
 
 
 def test_the_interval_between_saves_is_work_within_one_attempt(tmp_path):
