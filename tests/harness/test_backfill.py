@@ -78,7 +78,7 @@ def test_what_only_a_living_process_could_tell_and_empty_histograms_are_left_out
     assert nothing.courses["harness_restart_phase_duration_seconds"] == {}
 
 
-def test_a_series_as_text():
+def test_a_series_becomes_lines_of_openmetrics():
     histogram = Histogram()
     histogram.add(1_500_000)
     courses: dict[str, dict[tuple[str, ...], Course]] = {name: {} for name in FAMILIES}

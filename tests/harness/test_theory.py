@@ -39,7 +39,7 @@ DAY = 86_400
 
 
 @pytest.mark.parametrize(("mtbf_min", "daly", "young"), [(1440, 117, 120), (360, 57, 60)])
-def test_the_captions_of_daly_s_figures(mtbf_min, daly, young):
+def test_both_intervals_are_those_in_the_captions_of_daly_s_figures(mtbf_min, daly, young):
     assert round(daly_higher_s(5, mtbf_min)) == daly
     assert round(young_s(5, mtbf_min)) == young
 
@@ -70,7 +70,7 @@ def test_the_optimum_at_llama_3_s_rate():
     assert round(goodput(young_s(SAVE, MTBF), SAVE, RESTART, MTBF), 6) == 0.877838
 
 
-def test_the_exact_curve():
+def test_goodput_follows_the_exact_curve():
     table = {2: 0.73921, 4: 0.82411, 8: 0.86768, 14: 0.87786, 16: 0.87723, 20: 0.87350}
     table |= {32: 0.85369, 64: 0.78705, 128: 0.65571}
     assert {m: round(goodput(m * 60, SAVE, RESTART, MTBF), 5) for m in table} == table
@@ -101,7 +101,9 @@ def test_one_run_of_54_days_is_known_to_four_tenths_of_a_point():
         (100_000, 0.508, 5.4, 0.6188, 0.7712, 0.8984),
     ],
 )
-def test_more_gpus_of_the_same_kind(gpus, hours, minutes, slow, quick, both):
+def test_more_gpus_of_the_same_kind_fail_more_often_and_reach_less(
+    gpus, hours, minutes, slow, quick, both
+):
     mtbf_s = job_mtbf_s(3.1 * 3600 * 16_384, Level.DEVICE, gpus)
     assert mtbf_s / 3600 == pytest.approx(hours, rel=1e-3)
     assert best_interval_s(33, mtbf_s) / 60 == pytest.approx(minutes, rel=6e-3)
@@ -115,7 +117,7 @@ def test_what_a_goodput_of_nine_tenths_takes_and_that_nothing_gives_nineteen_twe
     assert restart_for_goodput_s(0.95, SAVE, MTBF) is None
 
 
-def test_the_rates_that_meta_published():
+def test_jobs_fail_as_often_as_meta_published():
     per_node_s = DAY / 6.50e-3
     hours = [
         round(job_mtbf_s(per_node_s, Level.NODE, gpus) / 3600, 2) for gpus in (131_072, 16_384)
@@ -195,7 +197,7 @@ def test_the_quantile_is_the_inverse_of_the_distribution(failures, probability):
 # ── the slowest of many ─────────────────────────────────────────────────────────────────────────
 
 
-def test_the_slowest_of_few():
+def test_the_slowest_of_few_is_as_far_off_as_tables_say():
     known = {1: 0.0, 2: 1 / math.sqrt(math.pi), 3: 1.5 / math.sqrt(math.pi), 100: 2.507594}
     assert {n: expected_slowest(n) for n in known} == pytest.approx(known, abs=1e-6)
 
@@ -211,7 +213,7 @@ def test_the_slowest_of_a_million_is_near_its_limit():
     assert expected_slowest(10**6) == pytest.approx(limit, rel=0.01)
 
 
-def test_the_slowest_of_many_against_draws():
+def test_the_slowest_of_many_is_the_mean_of_draws():
     chance = random.Random(2)
     slowest = [max(math.exp(chance.gauss(0, 0.2)) for _ in range(50)) for _ in range(4000)]
     error = statistics.stdev(slowest) / math.sqrt(len(slowest))
@@ -306,7 +308,7 @@ def cycles(count: int, interval: float, save: float, mtbf: float, seed: int) -> 
 
 
 @pytest.mark.parametrize("interval", [120, 840, 7680])
-def test_the_exact_goodput_against_draws(interval):
+def test_the_exact_goodput_and_its_spread_are_those_of_draws(interval):
     runs = [cycles(400, interval, SAVE, MTBF, seed) for seed in range(200)]
     told = [kept / (up + 400 * RESTART) for kept, up in runs]
     error = statistics.stdev(told) / math.sqrt(len(told))

@@ -105,7 +105,7 @@ def test_a_save_that_becomes_durable_after_its_attempt_has_failed_is_what_the_ne
     assert account.checkpoints.deleted == 1
 
 
-def test_a_run_without_trouble():
+def test_a_run_without_trouble_passes_through_each_phase():
     folded = timeline(
         log(
             *start(),
@@ -909,7 +909,7 @@ def golden(name: str, tmp_path: Path) -> Timeline:
     return timeline(read(run_dir))
 
 
-def test_the_golden_log_of_a_kill(tmp_path: Path):
+def test_the_golden_log_of_a_kill_folds_as_ever(tmp_path: Path):
     folded = golden("kill", tmp_path)
     account = folded.account
     assert {phase.value: ns / 1e6 for phase, ns in account.totals.items()} == {

@@ -74,7 +74,7 @@ def test_the_exit_code_75_alone_says_nothing():
     assert _judged(left) == Failed((left,))
 
 
-def test_endings_in_words():
+def test_an_ending_is_told_as_a_code_or_a_signal():
     assert [ending(3), ending(-9), ending(-63)] == ["exit code 3", "SIGKILL", "signal 63"]
 
 

@@ -38,7 +38,7 @@ def written(path: Path, entries: Sequence[Entry]) -> str:
     return str(path)
 
 
-def test_the_plan_of_the_large_jobs(capsys):
+def test_a_large_job_loses_to_failures_what_its_plan_says(capsys):
     of = told(capsys, *ASKED, "--price", "2.5/gpu-hour", "--target", "0.95")
     assert [one["gpus"] for one in of["sizes"]] == [16_384, 32_768, 65_536, 100_000]
     first = of["sizes"][0]
@@ -53,7 +53,7 @@ def test_the_plan_of_the_large_jobs(capsys):
     assert of["missing"] == []
 
 
-def test_the_plan_for_people(capsys):
+def test_people_are_told_each_size_the_best_lever_and_what_is_unknown(capsys):
     assert main(["plan", *ASKED, "--price", "2.5/gpu-hour", "--target", "0.9"]) == DONE
     out = capsys.readouterr().out
     assert "each GPU fails once in 5.78 years (50,677 h)" in out
@@ -93,7 +93,7 @@ def test_a_target_that_is_there_says_how_long_it_holds(capsys):
     assert "87.8% is there already; it holds with restart" in capsys.readouterr().out
 
 
-def test_the_calendar_of_the_textbook(capsys):
+def test_a_computation_takes_as_many_days_as_the_textbook_says(capsys):
     rest = ("--flops", "3.8e25", "--per-gpu", "400TFLOP/s")
     assert main(["plan", "--preset", "llama3", *rest]) == DONE
     out = capsys.readouterr().out
@@ -153,7 +153,7 @@ def test_what_is_missing_is_unknown_and_named(capsys):
         ("100k", 100_000, 0.50677),
     ],
 )
-def test_published_rates(capsys, name, gpus, hours):
+def test_a_published_rate_makes_the_published_time_between_failures(capsys, name, gpus, hours):
     last = told(capsys, "--preset", name)["sizes"][-1]
     assert last["gpus"] == gpus
     assert last["mtbf_s"] / 3600 == pytest.approx(hours, rel=3e-3)
@@ -184,7 +184,7 @@ def test_no_failure_is_a_bound(capsys):
     assert "the MTBF is over 33.4 h (95 %)" in capsys.readouterr().out
 
 
-def test_a_plan_from_a_run(tmp_path, capsys):
+def test_a_plan_rests_on_what_a_run_measured(tmp_path, capsys):
     run = written(tmp_path / "run", many_causes())
     of = told(capsys, "--from", run)
     assert {one["cause"]: one["incidents"] for one in of["measured"]["causes"]} == {

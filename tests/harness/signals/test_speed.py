@@ -43,7 +43,7 @@ def test_sums_are_those_of_the_bins_and_the_window_is_full_but_no_fuller(
     assert speed.worked_ns >= min(worked_ns, WINDOW_NS)
 
 
-def test_mfu_by_hand():
+def test_mfu_is_arithmetic_done_over_what_the_devices_could_do():
     # 6 MFLOP a token, 100 tokens a second over 2 devices of 1 GFLOP/s: 600 of 2000 MFLOP/s.
     assert mfu(KNOWN, 100.0, 2) == {"counted": 0.375, "formula": 0.3}
     assert mfu(ArithmeticKnown(6e6, None, 1e9), 100.0, 2) == {"formula": 0.3}

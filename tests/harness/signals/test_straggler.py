@@ -35,7 +35,7 @@ def watched(*ranks: Share, times: int = COMPARED) -> Watch:
     return watch
 
 
-def test_four_ranks_compared_by_hand():
+def test_four_ranks_compare_as_by_hand():
     ranks = (share(100, 5, 40), share(105, 5, 35), share(98, 5, 42), share(140, 45, 0))
     assert compare(ranks) == Comparison(
         usual_ns=100 * MS,

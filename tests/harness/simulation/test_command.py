@@ -21,7 +21,7 @@ TRACE = Path(__file__).with_name("trace.json")
 TEXTBOOK = ("--mtbf", "3.1h", "--save", "33s", "--restart", "10min")
 
 
-def test_the_textbook_s_figure(capsys):
+def test_the_command_draws_the_textbook_s_figure(capsys):
     assert main(["simulate", "--preset", "llama3"]) == DONE
     out = capsys.readouterr().out
     rows = {line.split()[0]: line.split() for line in out.splitlines() if " min " in line}

@@ -112,7 +112,7 @@ def test_a_failure_that_is_noticed_late():
     }
 
 
-def test_a_restart_in_parts():
+def test_a_restart_in_parts_tells_of_each():
     stages: dict[Stage, Law] = {
         Stage.TEARDOWN: Constant(1),
         Stage.RENDEZVOUS: Constant(2),

@@ -35,12 +35,12 @@ def normal(z: float) -> float:
     return math.erfc(-z / math.sqrt(2)) / 2
 
 
-def test_exponential_gaps():
+def test_exponential_gaps_follow_their_law_and_no_other():
     assert distance(drawn(Exponential(100)), lambda x: -math.expm1(-x / 100)) < 1.95
     assert distance(drawn(Exponential(95)), lambda x: -math.expm1(-x / 100)) > 1.95
 
 
-def test_weibull_gaps():
+def test_weibull_gaps_follow_their_law_with_the_mean_asked_for():
     law = Weibull(100, 0.62)
     scale = 100 / math.gamma(1 + 1 / 0.62)
     assert distance(drawn(law), lambda x: -math.expm1(-((x / scale) ** 0.62))) < 1.95
@@ -51,7 +51,7 @@ def test_weibull_gaps():
     assert drawn(Weibull(100, 1), count=50) == pytest.approx(drawn(Exponential(100), count=50))
 
 
-def test_log_normal_gaps():
+def test_log_normal_gaps_follow_their_law_with_the_mean_asked_for():
     law = LogNormal(100, 1.5)
     sd = math.sqrt(math.log(1 + 1.5**2))
     assert distance(drawn(law), lambda x: normal((math.log(x / 100) + sd * sd / 2) / sd)) < 1.95

@@ -20,7 +20,7 @@ from harness.simulation.options import (
 from harness.simulation.rounds import Round, round_of
 
 
-def test_a_round_of_two_tiers():
+def test_a_round_counts_the_copies_of_the_fast_tier_in_it():
     # 4+1, 4+1, 2+3
     costs, fast = Costs(10, 3, 5, 100), FastTier(4, 1, 1, 1.0)
     assert round_of(costs, Options(fast=fast, commit_s=7)) == Round(10, 15, 3, 7)

@@ -40,5 +40,5 @@ def test_runs_that_are_equal_are_one_set():
     ("freedom", "point"),
     [(1, 12.706), (4, 2.776), (5, 2.571), (7, 2.365), (19, 2.093), (199, 1.972)],
 )
-def test_student_s_t(freedom, point):
+def test_student_s_points_are_those_of_tables(freedom, point):
     assert student(freedom) == pytest.approx(point, abs=2e-3)

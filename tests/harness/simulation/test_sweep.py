@@ -39,7 +39,7 @@ def assert_as_the_loop(failures: Failures, costs: Costs, seed: int) -> None:
     assert told.totals_s(0, 0) == pytest.approx(totals, rel=1e-9, abs=1e-9 * walked.end_s)
 
 
-def test_all_vectors_at_once():
+def test_one_sweep_gives_all_vectors():
     rows = {(row.costs.interval_s, row.seed): row for row in read(VECTORS).rows}
     intervals, seeds = sorted({key[0] for key in rows}), sorted({key[1] for key in rows})
     costs = next(iter(rows.values())).costs
@@ -148,7 +148,7 @@ def test_the_numbers_are_those_of_the_generator():
         assert uniforms([7, seed], 50)[1].tolist() == [draw() for _ in range(50)]
 
 
-def test_a_run_without_a_failure():
+def test_a_run_without_a_failure_ends_after_its_saves():
     told = sweep(Instants([1e9]), [10, 50], save_s=1, restart_s=5, horizon_s=100, seeds=[1])
     assert told.committed[:, 0].tolist() == [10, 2]
     assert told.end_s[:, 0].tolist() == [110, 102]

@@ -47,7 +47,7 @@ def test_a_row_that_differs_is_told_apart():
     assert len(list(differences(short, simulated(row), 1e-12))) == 2
 
 
-def test_a_day_segment_by_segment():
+def test_a_day_is_that_of_the_vectors_segment_by_segment():
     day = FILE["one_day_seed1_tau16min"]
     params = day["params"]
     costs = Costs(params["tau"], params["delta"], params["restart"], params["horizon"])

@@ -53,7 +53,7 @@ def test_a_group_of_nccl_s_forms_on_the_gpus_that_are_there():
         (["--run", "s3://bucket/run"], "harness doctor: --run: a run directory is a folder of"),
     ],
 )
-def test_wrong_usage(flags, words, capsys):
+def test_wrong_usage_exits_2_and_says_what_is_wrong(flags, words, capsys):
     assert doctor(flags) == 2
     assert words in capsys.readouterr().err
 

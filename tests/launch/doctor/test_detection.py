@@ -66,7 +66,7 @@ def test_nobody_watches():
     )
 
 
-def test_the_usual_case_on_the_cpu():
+def test_the_usual_case_on_the_cpu_adds_up_to_seconds_in_a_step():
     found = detection(CPU, ASKED)
     assert (found.level, found.advice) == (Level.OK, "")
     assert found.found == (
@@ -89,7 +89,7 @@ def test_the_usual_case_on_the_cpu():
         ({"TORCH_NCCL_BLOCKING_WAIT": "1"}, Level.WARN, "WAIT is set", "unset TORCH_NCCL_BLOCKING"),
     ],
 )
-def test_nccl_s_variables(environment, level, words, advice):
+def test_nccl_s_variables_change_what_is_found(environment, level, words, advice):
     found = detection(replace(GPU, environment=environment), ASKED)
     assert (found.level, words in found.found) == (level, True), found
     assert found.advice.startswith(advice)

@@ -21,7 +21,7 @@ def tree(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def test_memory_without_a_container(tmp_path):
+def test_without_a_container_all_memory_is_there(tmp_path):
     root = tree(tmp_path, {"proc/self/cgroup": "0::/\n"})
     assert machine.memory(root) == Memory(64 * GB, None, None)
 
