@@ -115,7 +115,8 @@ def _figures(results: Sequence[Measured], asked: argparse.Namespace) -> dict[str
 
 
 def _rounded(where: Split) -> dict[str, float]:
-    return {name.removesuffix("_s"): round(value, 1) for name, value in asdict(where).items()}
+    parts = asdict(where).items()
+    return {part[:-2]: round(value, 1) for part, value in parts if part.endswith("_s")}
 
 
 # ── one side ────────────────────────────────────────────────────────────────────────────────────
