@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from harness.checkpoint import slot
 from harness.checkpoint.memory import seen
 from harness.checkpoint.named import Folder
-from harness.checkpoint.wire import Asked, Lent, Line
+from harness.checkpoint.wire import Asked, Lent, Line, Looking
 
 _TIMEOUT_S = 40.0
-"""More than a saver takes to seal what it has; one that is stopped is killed before."""
+"""More than a saver takes to seal what it has."""
+_ANSWERS_WITHIN_S = 3.0
+"""A saver that is stopped or hangs is not waited for: there is the storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,17 @@ def borrow(address: str, run_id: str, rank: int | None) -> Iterator[Loan]:
 
 
 def lent(line: Line, run_id: str, rank: int | None) -> Iterator[Loan]:
-    """What the saver at the other end holds; asked for as the first thing said."""
+    """What the saver at the other end holds; asked for as the first thing said.
+
+    Raises `TimeoutError` where nobody answers soon.
+    """
     line.send(Asked(run_id, rank))
+    if not line.arrives(_ANSWERS_WITHIN_S):
+        raise TimeoutError(f"the saver does not answer within {_ANSWERS_WITHIN_S:g} s")
     while True:
         message, descriptor = line.receive()
+        if isinstance(message, Looking):
+            continue
         if not isinstance(message, Lent) or descriptor is None:
             return
         view = seen(os.dup(descriptor))

@@ -23,6 +23,7 @@ from harness.checkpoint.wire import (
     Keeps,
     Lent,
     Line,
+    Looking,
     Member,
     Relieved,
 )
@@ -131,6 +132,7 @@ class Desk:
 
     def _lend(self, line: Line, asked: Asked) -> None:
         """Give what is held of the memories that are asked for."""
+        line.send(Looking())
         crews = self._all()
         for crew in crews:
             crew.hear_out(_HEARD_WITHIN_S)

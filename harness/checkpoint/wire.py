@@ -72,6 +72,10 @@ class Asked(msgspec.Struct, frozen=True, tag=True):
     """Whose; of all ranks if None."""
 
 
+class Looking(msgspec.Struct, frozen=True, tag=True):
+    """Said at once to who asked: what is held may have to be sealed first, which takes a while."""
+
+
 class Lent(msgspec.Struct, frozen=True, tag=True):
     """One of the memories that were asked for; it comes along."""
 
@@ -104,7 +108,9 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     reason: str = ""
 
 
-Message = Hello | Handed | Copied | Keeps | GivenUp | Ended | Asked | Lent | Enough | Relieved
+Message = (
+    Hello | Handed | Copied | Keeps | GivenUp | Ended | Asked | Looking | Lent | Enough | Relieved
+)
 
 
 class Line:

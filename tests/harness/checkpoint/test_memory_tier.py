@@ -9,13 +9,14 @@ import msgspec
 import pytest
 import torch
 
-from harness.checkpoint import room, slot
+from harness.checkpoint import borrowing, room, slot
 from harness.checkpoint.lineage import Departure, was_committed
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.memory import Memory
 from harness.checkpoint.share import Share
 from harness.checkpoint.shelf import Shelf
 from harness.checkpoint.succession import relieve, take_over
+from harness.checkpoint.wire import listener
 from harness.events import (
     CheckpointRejected,
     Rejection,
@@ -222,6 +223,16 @@ def test_a_last_state_that_was_copied_twice_is_resumed_from_by_each_rank_as_its_
             until(lambda: steps_held(saver, rank) == [3, 3], "both slots hold it")  # noqa: B023
         found = run.attempt(lambda rank: (rank.found.step, rank.found.own["rank"]), memory_every=1)
     assert found == [(3, 0), (3, 1)]
+
+
+def test_a_saver_that_does_not_answer_is_not_waited_for(run, monkeypatch, capfd):
+    monkeypatch.setattr(borrowing, "_ANSWERS_WITHIN_S", 0.2)
+    run.attempt(lambda rank: rank.save(1))
+    run.saver = "harness-test-saver-that-hangs"
+    with listener(run.saver):
+        found = run.attempt(lambda rank: rank.found.step, memory_every=1)
+    assert found == [1, 1]
+    assert "cannot be had: TimeoutError: the saver does not answer" in capfd.readouterr().err
 
 
 def test_a_later_saver_takes_over_what_an_earlier_one_holds(run):
