@@ -303,7 +303,7 @@ def test_a_rank_whose_listing_lags_loads_what_rank_0_says(run):
             found = super().find(path, *args, **options)
             return {name: it for name, it in found.items() if "step-00000020" not in name}
 
-    lagging = Lagging("", LocalFileSystem())
+    lagging = Lagging("/", LocalFileSystem())
     assert replace(run.store(), files=lagging).committed() == [Place(10, 1)]
     found = run.attempt(lambda rank: rank.found, files={1: lagging})
     assert [f.step for f in found] == [20, 20]
