@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from harness.checkpoint.memory import Memory
+from harness.checkpoint.pinning import from_gpu, pin, unpin
 from harness.checkpoint.shards import Piece, Spec, sizes
 from harness.checkpoint.slot import DATA, tear
 from harness.checkpoint.tell import warn
@@ -127,7 +128,7 @@ class Buffers:
         self.settle()
         self._reserving = threading.Thread(
             target=self._grow_ahead,
-            args=(needed, _from_gpu(tensors)),
+            args=(needed, from_gpu(tensors)),
             name="checkpoint-memory",
             daemon=True,
         )
@@ -149,7 +150,7 @@ class Buffers:
         number = min(free, key=lambda number: free[number].step)
         slot = free[number]
         slot.step, slot.claimed = -1, True
-        slot.fit(needed, _from_gpu(tensors), partial(self._make, number))
+        slot.fit(needed, from_gpu(tensors), partial(self._make, number))
         assert slot.memory is not None
         tear(slot.memory.view)
         return number
@@ -277,26 +278,3 @@ def rows(tensor: Tensor, piece: Piece) -> Tensor:
     """The piece as a view of its tensor."""
     whole = piece.rows == piece.spec.rows
     return tensor if whole else tensor.narrow(0, piece.start, piece.rows)
-
-
-# ── memory that a GPU writes to without help ────────────────────────────────────────────────────
-
-
-def _from_gpu(tensors: Mapping[str, Tensor]) -> bool:
-    return any(tensor.is_cuda for tensor in tensors.values())
-
-
-def pin(memory: Tensor) -> bool:
-    """Have CUDA lock the pages of `memory`; False, and said, where it refuses."""
-    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    refusal = int(runtime.cudaHostRegister(memory.data_ptr(), memory.numel(), 0))
-    if refusal:
-        warn(
-            f"CUDA does not lock the memory for copies (error {refusal}): saves stop training longer"
-        )
-    return not refusal
-
-
-def unpin(memory: Tensor) -> None:
-    """Take back `pin`, before the memory goes."""
-    torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())  # type: ignore[no-untyped-call]

@@ -22,13 +22,13 @@ from harness.checkpoint.buffers import (
     copy,
     specs,
 )
+from harness.checkpoint.flattener import Flattener
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.memory import Memory
 from harness.checkpoint.shards import Piece, Spec
 from harness.checkpoint.share import Shard, Share
 from harness.checkpoint.slot import put_label, room
 from harness.checkpoint.tell import said, warn
-from harness.checkpoint.tree import Flattener
 from harness.points import Point, reach
 
 Tree = Callable[[], Any]

@@ -49,7 +49,8 @@ _MAPPINGS: Mapping[str, type[dict[Any, Any]]] = {
 }
 _MAPPING_TAGS = {kind: tag for tag, kind in _MAPPINGS.items()}
 _EXACT_IN_JSON = 2**53  # other readers of JSON hold numbers as doubles
-_DEEPEST = 100
+DEEPEST = 100
+"""Levels of containers within each other."""
 _RESERVED = "__metadata__"  # safetensors keeps this name for itself
 _KNOWN = 1 << 16
 """Names that are remembered."""
@@ -95,56 +96,6 @@ def flatten(tree: Any) -> Flat:
     if walk.problems:
         raise StateError(walk.problems)
     return Flat(walk.tensors, skeleton)
-
-
-class Flattener:
-    """Takes trees apart, one after the other; what stands as it did in the last one is not named again.
-
-    Training waits for that at every save, and mostly nothing differs but the values of tensors.
-    """
-
-    def __init__(self) -> None:
-        self._seen: list[Any] = []
-        self._names: dict[str, int] = {}
-        self._skeleton: Any = None
-
-    def flatten(self, tree: Any) -> Flat:
-        """As the function of that name; where all is as it was, with the very skeleton of the last time."""
-        seen: list[Any] = []
-        tensors: list[torch.Tensor] = []
-        is_plain = _look(tree, seen, tensors, 0)
-        if is_plain and seen == self._seen:
-            named = {name: tensors[place].detach() for name, place in self._names.items()}
-            return Flat(named, self._skeleton)
-        flat = flatten(tree)
-        self._seen = seen if is_plain else []
-        firsts = {_identity(tensor): place for place, tensor in reversed([*enumerate(tensors)])}
-        self._names = dict(zip(flat.tensors, sorted(firsts.values()), strict=is_plain))
-        self._skeleton = flat.skeleton
-        return flat
-
-
-def _look(node: Any, seen: list[Any], tensors: list[torch.Tensor], depth: int) -> bool:
-    """Note all that decides what `flatten` makes of `node`; False where that is not so easily told."""
-    kind = type(node)
-    seen.append(kind)
-    if kind is dict or kind is OrderedDict:
-        seen.append(tuple(node))
-        if not all(type(key) is str for key in node):
-            return False
-        return depth < _DEEPEST and all(_look(it, seen, tensors, depth + 1) for it in node.values())
-    if kind is list or kind is tuple:
-        seen.append(len(node))
-        return depth < _DEEPEST and all(_look(item, seen, tensors, depth + 1) for item in node)
-    if isinstance(node, torch.Tensor):
-        tensors.append(node)
-        node = _identity(node)
-    elif kind is float:
-        node = struct.pack(">d", node)  # 0.0 and -0.0 are equal, and not the same
-    elif not (node is None or kind is bool or kind is str or kind is int):
-        return False
-    seen.append(node)
-    return True
 
 
 def unflatten(skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
@@ -195,8 +146,8 @@ def _skeleton(node: Any, path: tuple[str, ...], walk: _Walk) -> Any:
 
 
 def _container(node: Any, path: tuple[str, ...], walk: _Walk) -> Any:
-    if id(node) in walk.within or len(path) >= _DEEPEST:
-        walk.problems.append((_name(path), f"contains itself, or more than {_DEEPEST} levels"))
+    if id(node) in walk.within or len(path) >= DEEPEST:
+        walk.problems.append((_name(path), f"contains itself, or more than {DEEPEST} levels"))
         return None
     walk.within.add(id(node))
     try:
@@ -230,18 +181,18 @@ def _tensor(tensor: torch.Tensor, path: tuple[str, ...], walk: _Walk) -> Any:
     if refusal is not None:
         walk.problems.append((_name(path), refusal))
         return None
-    identity = _identity(tensor)
-    name = walk.names.get(identity)
+    own = identity(tensor)
+    name = walk.names.get(own)
     if name is None:
         name = _natural(path)
         if name is None or name in walk.tensors:
             name = next(name for name in _others(path) if name not in walk.tensors)
-        walk.names[identity] = name
+        walk.names[own] = name
         walk.tensors[name] = tensor.detach()
     return {_TENSOR: name}
 
 
-def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
+def identity(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Equal for two tensors that are tied: the same elements of the same memory."""
     if tensor.numel() == 0:
         return (id(tensor),)

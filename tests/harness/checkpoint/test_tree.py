@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.checkpoint.dtypes import ITEM_BYTES
-from harness.checkpoint.tree import DTYPES, Flat, Flattener, StateError, flatten, unflatten
+from harness.checkpoint.flattener import Flattener
+from harness.checkpoint.tree import DTYPES, Flat, StateError, flatten, unflatten
 
 
 def again(tree: Any) -> Any:
