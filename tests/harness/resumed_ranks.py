@@ -21,12 +21,19 @@ import torch._dynamo  # DDP's constructor imports it: once here, not once in eve
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_
 
 from harness import buckets, exactness
 from harness.components import Protected
 from harness.digest import digest
+from harness.observed import Observed
 from harness.pace import Pace
+from harness.rundir import RunDir
+from harness.settings import Settings
 from harness.signals import flops
+from harness.signals.rollback import Rollback
+from harness.signals.watch import Watch
+from harness.voice import Voice
 
 WORLD_SIZES = (3, 4)
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -79,17 +86,69 @@ class Run:
         self.protected = Protected()
         self.protected.add(model=self.model, optimizer=self.optimizer)
 
-    def train(self, steps: range, pace: Pace | None = None) -> dict[str, str]:
+    def train(self, steps: range) -> dict[str, str]:
         for step in steps:
-            if pace is not None:
-                pace.start()
-            seeded = torch.Generator().manual_seed(1000 * step + self.rank)
-            self.model(torch.randn(8, 16, generator=seeded)).square().mean().backward()
+            self._loss_of(self._batch(step)).backward()
+            clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step()
             self.optimizer.zero_grad()
-            if pace is not None:
-                pace.stop()
         return self.protected.digests() | {"rng": exactness.rng_digest()}
+
+    def train_watched(self, steps: range, eyes: "Eyes") -> dict[str, str]:
+        """The same, with everything looked at as often as can be."""
+        loss_of = eyes.watch.audit.watch(self.model, lambda model, it: model(it).square().mean())
+        for step in steps:
+            eyes.watch.begin(step + 1)
+            eyes.pace.start()
+            loss = loss_of(self._batch(step))
+            loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+            eyes.observed.add(loss, 8)
+            eyes.watch.health.clip(self.model.parameters(), 1.0)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            eyes.watch.finish(step + 1, last=False)
+            eyes.watch.vouch()
+            eyes.pace.stop()
+            eyes.observed.take(step + 1)
+        return self.protected.digests() | {"rng": exactness.rng_digest()}
+
+    def _batch(self, step: int) -> Tensor:
+        seeded = torch.Generator().manual_seed(1000 * step + self.rank)
+        return torch.randn(8, 16, generator=seeded)
+
+    def _loss_of(self, batch: Tensor) -> Tensor:
+        loss: Tensor = self.model(batch).square().mean()
+        return loss
+
+
+class Eyes:
+    """All that a job looks at its training with."""
+
+    def __init__(self, run: Run, folder: str) -> None:
+        run_dir = RunDir.at(folder)
+        run_dir.create()
+        self.pace, self.observed = Pace(), Observed(late=False)
+        settings = Settings(
+            health_every_steps=1,
+            replicas_every_steps=1,
+            audit_every_steps=2,
+            on_replica_mismatch="fail",
+        )
+        self.watch = Watch(
+            Voice(run_dir, "run", run.rank, 1),
+            self.observed,
+            self.pace,
+            run.protected,
+            settings,
+            run.rank,
+            dist.get_world_size(),
+            Rollback(run_dir, 1),
+            late=False,
+        )
+        self.pace.watch(run.model)
+        self.pace.watch_optimizer(run.optimizer)
+        self.watch.watch_optimizer(run.optimizer)
+        self.watch.start(0)
 
 
 def differing(rank: int, cured: bool, options: dict[str, Any]) -> list[str]:
@@ -115,23 +174,20 @@ def divided(_: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
 
 
 def signalled(rank: int) -> dict[str, list[str]]:
-    """Components that differ with signals on: own times are taken, and rank 0 counts operations."""
+    """Components that differ with all signals on, and rank 0 counting operations."""
     found = {}
     for name, hook in (("ddp", None), ("hook", divided)):
-        digests = []
-        for on in (False, True):
-            run = Run(rank, True, LAYOUTS["small buckets"])
-            if hook is not None:
-                run.model.register_comm_hook(None, hook)
-            pace = Pace() if on else None
-            if pace is not None:
-                if rank == 0:
-                    forward = partial(run.model, torch.zeros(4, 16))
-                    flops.count(lambda of=forward: of().sum(), [run.model])  # type: ignore[misc]
-                pace.watch(run.model)
-                pace.watch_optimizer(run.optimizer)
-            digests.append(run.train(range(6), pace))
-        off, watched = digests
+        plain, run = (Run(rank, True, LAYOUTS["small buckets"]) for _ in range(2))
+        for one in (plain, run) if hook is not None else ():
+            one.model.register_comm_hook(None, hook)
+        exactness.seed_all(0, rank)
+        off = plain.train(range(6))
+        exactness.seed_all(0, rank)
+        if rank == 0:
+            forward = partial(run.model, torch.zeros(4, 16))
+            flops.count(lambda of=forward: of().sum(), [run.model])  # type: ignore[misc]
+        with tempfile.TemporaryDirectory() as folder:
+            watched = run.train_watched(range(6), Eyes(run, folder))
         found[name] = [part for part in off if off[part] != watched[part]]
     return found
 

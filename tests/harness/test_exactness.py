@@ -275,7 +275,7 @@ def test_a_first_micro_batch_under_no_sync_stays_with_its_rank(ranks: Ranks):
 
 
 @pytest.mark.processes
-def test_own_times_and_counted_operations_change_no_bit_with_or_without_a_communication_hook(
+def test_all_signals_together_change_no_bit_with_or_without_a_communication_hook(
     ranks: Ranks,
 ):
     assert outcomes(ranks, 3, "signalled") == [{"ddp": [], "hook": []}] * 3
