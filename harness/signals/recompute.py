@@ -7,6 +7,7 @@ and gradients are afterwards as they were.
 
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,8 @@ class Case:
 
     batch: Any
     rng: dict[str, Any]
+    autocast: dict[str, tuple[bool, torch.dtype]]
+    """By kind of device: whether the loop has it on around the loss, and in which dtype."""
     buffers: list[Tensor] | None = None
     """As the model's own forward pass found them."""
 
@@ -107,7 +110,8 @@ class Audit:
                 f"step {self._step} is to be audited and begins with gradients of another:"
                 " call optimizer.zero_grad() before it"
             )
-        self._case = Case(batch, exactness.capture_rng())
+        kinds = {"cpu", self._parameters[0].device.type}
+        self._case = Case(batch, exactness.capture_rng(), {kind: _autocast(kind) for kind in kinds})
 
     def _enter(self) -> None:
         case = self._case
@@ -153,7 +157,10 @@ class Audit:
         before = exactness.capture_rng(), [buffer.detach().clone() for buffer in buffers]
         try:
             _put(case.rng, buffers, case.buffers)
-            loss = self._loss_of(self._module, case.batch)
+            with ExitStack() as around:
+                for kind, (enabled, dtype) in case.autocast.items():
+                    around.enter_context(torch.autocast(kind, dtype, enabled))
+                loss = self._loss_of(self._module, case.batch)
             gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
         finally:
             _put(before[0], buffers, before[1])
@@ -199,6 +206,10 @@ def words(step: int, verdict: Verdict) -> str:
 def _digest_of(gradient: Tensor) -> Tensor:
     dense = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
     return hashed([dense + 0])  # added to zeros, -0.0 becomes 0.0: so it shall do here
+
+
+def _autocast(kind: str) -> tuple[bool, torch.dtype]:
+    return torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
 
 
 def _put(rng: dict[str, Any], buffers: list[Tensor], values: list[Tensor]) -> None:

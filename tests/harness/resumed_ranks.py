@@ -76,9 +76,10 @@ class Odd(nn.Module):
 class Run:
     """What a fresh process has: a model in DDP, an optimizer, both protected."""
 
-    def __init__(self, rank: int, cured: bool, options: dict[str, Any]) -> None:
+    def __init__(self, rank: int, cured: bool, options: dict[str, Any], half: bool = False) -> None:
         exactness.seed_all(0, rank)
         self.rank = rank
+        self.autocast = partial(torch.autocast, "cpu", torch.bfloat16, enabled=half)
         self.model = DistributedDataParallel(Net(), **options)
         if cured:
             exactness.settle_buckets(self.model)
@@ -88,7 +89,7 @@ class Run:
 
     def train(self, steps: range) -> dict[str, str]:
         for step in steps:
-            self._loss_of(self._batch(step)).backward()
+            self._loss_of(self._batch(step)).backward()  # type: ignore[no-untyped-call]  # torch's own
             clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step()
             self.optimizer.zero_grad()
@@ -100,7 +101,8 @@ class Run:
         for step in steps:
             eyes.watch.begin(step + 1)
             eyes.pace.start()
-            loss = loss_of(self._batch(step))
+            with self.autocast():
+                loss = loss_of(self._batch(step))
             loss.backward()  # type: ignore[no-untyped-call]  # torch's own
             eyes.observed.add(loss, 8)
             eyes.watch.health.clip(self.model.parameters(), 1.0)
@@ -117,7 +119,8 @@ class Run:
         return torch.randn(8, 16, generator=seeded)
 
     def _loss_of(self, batch: Tensor) -> Tensor:
-        loss: Tensor = self.model(batch).square().mean()
+        with self.autocast():
+            loss: Tensor = self.model(batch).square().mean()
         return loss
 
 
@@ -176,10 +179,15 @@ def divided(_: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
 def signalled(rank: int) -> dict[str, list[str]]:
     """Components that differ with all signals on, and rank 0 counting operations."""
     found = {}
-    for name, hook in (("ddp", None), ("hook", divided)):
-        plain, run = (Run(rank, True, LAYOUTS["small buckets"]) for _ in range(2))
-        for one in (plain, run) if hook is not None else ():
-            one.model.register_comm_hook(None, hook)
+    for name, hook, half in (
+        ("ddp", None, False),
+        ("hook", divided, False),
+        ("autocast", None, True),
+    ):
+        plain, run = (Run(rank, True, LAYOUTS["small buckets"], half) for _ in range(2))
+        if hook is not None:
+            for one in (plain, run):
+                one.model.register_comm_hook(None, hook)
         exactness.seed_all(0, rank)
         off = plain.train(range(6))
         exactness.seed_all(0, rank)

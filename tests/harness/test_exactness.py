@@ -275,10 +275,10 @@ def test_a_first_micro_batch_under_no_sync_stays_with_its_rank(ranks: Ranks):
 
 
 @pytest.mark.processes
-def test_all_signals_together_change_no_bit_with_or_without_a_communication_hook(
+def test_all_signals_together_change_no_bit_with_or_without_a_communication_hook_or_autocast(
     ranks: Ranks,
 ):
-    assert outcomes(ranks, 3, "signalled") == [{"ddp": [], "hook": []}] * 3
+    assert outcomes(ranks, 3, "signalled") == [{"ddp": [], "hook": [], "autocast": []}] * 3
 
 
 @pytest.mark.processes
