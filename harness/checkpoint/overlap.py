@@ -170,12 +170,11 @@ class _OnHost:
         self._counted = threading.Condition()
         if self._chunks:
             thread.give(self)
-        half = -(-len(rest) // 2)
-        for target, source in rest[:half]:
-            target.copy_(source)
-        reach(Point.SAVE_COPY)
-        for target, source in rest[half:]:
-            target.copy_(source)
+        try:
+            _copied(rest)
+        except BaseException:
+            self._chunks.clear()  # the memory is another copy's from now on
+            raise
 
     def work(self) -> None:
         """Copy until there is nothing left to begin."""
@@ -206,6 +205,15 @@ class _OnHost:
         with self._counted:
             self._counted.wait_for(lambda: self._left == 0)
         self._versions.check()
+
+
+def _copied(pairs: Sequence[Pair]) -> None:
+    half = -(-len(pairs) // 2)
+    for target, source in pairs[:half]:
+        target.copy_(source)
+    reach(Point.SAVE_COPY)
+    for target, source in pairs[half:]:
+        target.copy_(source)
 
 
 class _Copyist:

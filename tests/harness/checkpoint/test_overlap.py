@@ -214,6 +214,20 @@ def test_every_dtype_is_copied_late(dtype: torch.dtype):
     assert target.sum() != 0
 
 
+def test_a_copy_that_fails_as_it_begins_is_not_gone_on_with():
+    source, target = torch.ones(1 << 24), torch.zeros(1 << 24)
+    overlap = Overlap(lambda: [source], print)
+    overlap.announce()
+    with pytest.raises(RuntimeError, match="size"):
+        overlap.copy([(target, source), (torch.empty(3), torch.empty(2))])
+    target.zero_()
+    overlap.announce()
+    overlap.copy(
+        [(torch.empty(1 << 24), source)]
+    ).wait()  # by the same thread, which is done before
+    assert target.count_nonzero() <= 1 << 21, "no more than the piece that was begun"
+
+
 def test_a_copy_settles_the_one_before():
     first, second = torch.zeros(10**6), torch.zeros(10**6)
     source = torch.ones(10**6)
