@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, SupportsInt
 
+import torch
 from torch import Tensor, nn
 from torch.distributed import PrefixStore
 from torch.nn.parallel import DistributedDataParallel
@@ -153,7 +154,9 @@ class Job:
         self._protected.add(**objects)
         for thing in objects.values():
             if isinstance(thing, Optimizer):
-                thing.register_step_pre_hook(lambda *_: self._keeping.before_step())
+                # Called and not traced where the step is compiled: it waits, and must do so each time.
+                settle = torch.compiler.disable(lambda *_: self._keeping.before_step())
+                thing.register_step_pre_hook(settle)
                 self._steplog.pace.watch_optimizer(thing)
                 self._watch.watch_optimizer(thing)
 

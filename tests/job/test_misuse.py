@@ -85,6 +85,13 @@ def test_an_optimizer_that_steps_in_backward_is_not_overlapped_and_that_is_said_
     ]
 
 
+def test_an_optimizer_whose_step_is_compiled_trains_and_is_copied_beside(loop, tmp_path):
+    compiled = "optimizer.step = torch.compile(optimizer.step, backend='eager')"
+    flags = ("--overlap", "on", "--memory-every", "1 step")
+    assert loop(SAMPLED, *flags, protected=", data=sampler", before=compiled) == 0
+    assert "harness:" not in errors(tmp_path)
+
+
 def test_a_protected_sampler_trains_without_a_word(loop, tmp_path):
     assert loop(SAMPLED, protected=", data=sampler") == 0
     assert "the place in the data" not in errors(tmp_path)
