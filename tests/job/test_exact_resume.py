@@ -48,7 +48,8 @@ def test_copies_beside_every_next_step_change_no_bit_and_are_resumed_from(job, t
     assert (verdict.judgement, verdict.compared_steps) == (Judgement.EXACT, STEPS), verdict.detail
     resumed = [e.event for e in job.entries() if isinstance(e.event, TrainingResumed)]
     assert [event.tier for event in resumed] == [None, Tier.MEMORY, Tier.MEMORY]
-    assert resumed[1].step >= 17  # the copy of step 18 may not have been whole
+    # The copy of step 18 may not be whole, and the other slot still on its way to the storage.
+    assert resumed[1].step >= 15
 
 
 @pytest.mark.parametrize("ranks", [3, 4])
