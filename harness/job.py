@@ -155,7 +155,7 @@ class Job:
         for thing in objects.values():
             if isinstance(thing, Optimizer):
                 # Called and not traced where the step is compiled: it waits, and must do so each time.
-                settle = torch.compiler.disable(lambda *_: self._keeping.before_step())
+                settle = torch.compiler.disable(lambda *_: self._keeping.before_step())  # type: ignore[no-untyped-call]  # torch's own
                 thing.register_step_pre_hook(settle)
                 self._steplog.pace.watch_optimizer(thing)
                 self._watch.watch_optimizer(thing)
