@@ -276,10 +276,10 @@ class Job:
         if self.settings.exact and (changed := exactness.changed(self._switches)):
             raise SwitchedError("\n  ".join(["exactness needs its switches:", *changed]))
 
-    def _vouch(self) -> None:
+    def _vouch(self, tier: events.Tier) -> None:
         """Before a save: what was computed since the last look may be kept."""
         self._check_switches()
-        self._watch.vouch()
+        self._watch.vouch(tier)
 
     def _resume(self, total: int) -> int:
         """Load the chosen state, if there is one; the number of steps that it has finished."""

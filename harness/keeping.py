@@ -82,7 +82,7 @@ class Keeping:
         self._voice.tell(events.StateFound(step, tier))
 
     def load(
-        self, total: int, reductions: Mapping[str, str], vouch: Callable[[], None]
+        self, total: int, reductions: Mapping[str, str], vouch: Callable[[Tier], None]
     ) -> events.TrainingResumed:
         """Put the chosen state in place, if there is one; what is to be told of that.
 
@@ -207,7 +207,7 @@ class Keeping:
 
     # ── who keeps it ────────────────────────────────────────────────────────────────────────
 
-    def _checkpointer(self, now: Mapping[str, str], vouch: Callable[[], None]) -> Checkpointer:
+    def _checkpointer(self, now: Mapping[str, str], vouch: Callable[[Tier], None]) -> Checkpointer:
         member, keeps = self._member, self._keeps()
         self._cadence = begun(
             self._settings,

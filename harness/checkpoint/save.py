@@ -41,7 +41,7 @@ class Checkpointer:
     It also holds what is copied every `memory_every` steps (None: nothing) in what `memory` had from
     ranks before us. The recorder is used on rank 0 alone; `slot`, where given, shows the launcher that this rank is
     saving. A rank that is not heard of for `deadline_s` seconds makes a save fail. `vouch` is called
-    before each copy, on all ranks alike: it may raise `UnsoundStateError` for what is not to be kept.
+    with its tier before each save, on all ranks alike: it may raise `UnsoundStateError` for what is not to be kept.
     With `overlap` a copy goes on beside training, and `settle` is to be called before what it copies changes.
     """
 
@@ -65,7 +65,7 @@ class Checkpointer:
         saver: str = "",
         memory_every: int | None = None,
         memory: Recollection | None = None,
-        vouch: Callable[[], None] = lambda: None,
+        vouch: Callable[[Tier], None] = lambda _: None,
         overlap: Overlap | None = None,
     ) -> None:
         self._store = store
@@ -75,7 +75,7 @@ class Checkpointer:
         self.every_steps = every_steps
         self._slot = slot
         self._vouch = vouch
-        self._checked = -1
+        self._checked = (-1, Tier.MEMORY)
         self._deadline_s = deadline_s
         self._channel = channel = Channel(messages, f"save-{attempt}/")
         self._waiting = False
@@ -237,7 +237,7 @@ class Checkpointer:
         place = Place(reply.step, self._attempt, reply.trial)
         number = self._agreement.questions - 1
         taken = taken or self._kept(place.step, shared, own)
-        self._check(place.step)
+        self._check(place.step, Tier.STORAGE)
         self._show(Mark.SAVING)
         self._spokesman.tell(SaveStarted(place.step, Tier.STORAGE))
         try:
@@ -254,17 +254,17 @@ class Checkpointer:
                 number, place, taken.share, taken.memory, None, taken.slot, taken.wait
             )
 
-    def _check(self, step: int) -> None:
-        """Have the state vouched for once, whichever tiers it goes to: ranks may compare it for that."""
-        if self._checked != step:
-            self._checked = step
-            self._vouch()
+    def _check(self, step: int, tier: Tier) -> None:
+        """Have the state vouched for, once for each tier that it goes to: ranks may compare it for that."""
+        if self._checked != (step, tier):
+            self._checked = step, tier
+            self._vouch(tier)
 
     def _kept(self, step: int, shared: Tree, own: Tree) -> Taken | None:
         """A copy for the memory tier, if there is one."""
         if not self._keeper.is_on:
             return None
-        self._check(step)
+        self._check(step, Tier.MEMORY)
         self._show(Mark.SAVING)
         try:
             self._copying = step, Tier.MEMORY

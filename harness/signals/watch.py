@@ -3,6 +3,7 @@
 from torch.optim import Optimizer
 
 from harness.components import Protected
+from harness.events import Tier
 from harness.observed import Observed
 from harness.optimizer import Names
 from harness.pace import Pace
@@ -74,9 +75,10 @@ class Watch:
         self.health.finish(step, last)
         self._replicas.finish(step, last)
 
-    def vouch(self) -> None:
+    def vouch(self, tier: Tier) -> None:
         """Before a save: nothing that was found, or might be, forbids to keep this state."""
-        self.health.vouch(self._stepped())
+        # What is copied every second or so is not read through for it: it is gone with the run.
+        self.health.vouch(self._stepped() if tier is Tier.STORAGE else {})
         self._replicas.vouch()
 
     def _stepped(self) -> Names:

@@ -26,6 +26,7 @@ from torch.nn.utils import clip_grad_norm_
 from harness import buckets, exactness
 from harness.components import Protected
 from harness.digest import digest
+from harness.events import Tier
 from harness.observed import Observed
 from harness.pace import Pace
 from harness.rundir import RunDir
@@ -109,7 +110,7 @@ class Run:
             self.optimizer.step()
             self.optimizer.zero_grad()
             eyes.watch.finish(step + 1, last=False)
-            eyes.watch.vouch()
+            eyes.watch.vouch(Tier.STORAGE)
             eyes.pace.stop()
             eyes.observed.take(step + 1)
         return self.protected.digests() | {"rng": exactness.rng_digest()}

@@ -146,7 +146,7 @@ def test_a_bit_that_flips_in_a_weight_is_found_named_and_undone(loop, tmp_path, 
 
 VOUCH = """if (job.attempt, step) == (1, 4):
         if job.rank == 1: model.module[0].bias.data.view(torch.int32)[2] ^= 1
-        job._watch.vouch()"""
+        job._watch.vouch(harness.events.Tier.STORAGE)"""
 
 
 def test_two_replicas_that_differ_are_not_saved_and_nobody_is_named(loop, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness.components import Protected
-from harness.events import Event, LossSpiked, NonfiniteFound, Reaction
+from harness.events import Event, LossSpiked, NonfiniteFound, Reaction, Tier
 from harness.events import Place as Where
 from harness.journal import read
 from harness.observed import Observed
@@ -91,27 +91,34 @@ def of_zero_by_zero(watched: Watched) -> None:
 @pytest.mark.parametrize("reaction", ["fail", "skip"])
 def test_weights_that_an_optimizer_spoils_by_itself_are_not_saved(tmp_path: Path, reaction: str):
     watched = Watched(tmp_path, Settings(on_nonfinite=reaction, health_every_steps=0))
-    watched.watch.vouch()
+    watched.watch.vouch(Tier.STORAGE)
     of_zero_by_zero(watched)
     assert watched.told() == []
     with pytest.raises(
         NonfiniteError, match="the weights after step 7 are not finite, and not sav"
     ):
-        watched.watch.vouch()
+        watched.watch.vouch(Tier.STORAGE)
     assert watched.told() == [NonfiniteFound(7, Where.WEIGHTS, Reaction.FAIL)]
+
+
+def test_what_is_copied_to_memory_every_second_is_not_read_through_for_it(tmp_path: Path):
+    watched = Watched(tmp_path, Settings(health_every_steps=0))
+    of_zero_by_zero(watched)
+    watched.watch.vouch(Tier.MEMORY)
+    assert watched.told() == []
 
 
 def test_spoilt_weights_are_saved_by_those_who_only_want_to_hear_of_it(tmp_path: Path):
     watched = Watched(tmp_path, Settings(on_nonfinite="report", health_every_steps=0))
     of_zero_by_zero(watched)
-    watched.watch.vouch()
+    watched.watch.vouch(Tier.STORAGE)
     assert watched.told() == [NonfiniteFound(7, Where.WEIGHTS, Reaction.REPORT)]
 
 
 def test_what_is_frozen_may_hold_what_it_likes(tmp_path: Path):
     watched = Watched(tmp_path, Settings())
     watched.model.register_parameter("mask", torch.nn.Parameter(torch.tensor(-torch.inf), False))
-    watched.watch.vouch()
+    watched.watch.vouch(Tier.STORAGE)
 
 
 # ── a loss that jumps ───────────────────────────────────────────────────────────────────────────
