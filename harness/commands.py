@@ -196,11 +196,14 @@ def target(runs: list[Path], /, *, loss: str, json: Annotated[bool, Flag] = Fals
 
     try:
         losses = reached.targets(loss)
+    except ValueError as error:
+        return refused(str(error))
+    try:
         held = {str(run): evaluations(read(RunDir.at(run))) for run in runs}
         if bare := [name for name, found in held.items() if not found]:
             return refused(f"no evaluation with a loss in {', '.join(bare)}: nothing to look for")
     except (OSError, ValueError) as error:
-        return refused(str(error))
+        return refused(str(error), NO)
     told = dumps(reached.to_json(held, losses), indent=2) + "\n" if json else None
     print(told or reached.told(held, losses), end="")  # noqa: T201
     return DONE

@@ -178,7 +178,7 @@ def test_what_an_exporter_cannot_do_is_one_line_and_2(tmp_path, flags, line):
 def test_a_log_that_is_no_file_is_one_line_whoever_reads_it(tmp_path, capsys):
     run_dir = stories.write(tmp_path / "run", stories.KILLED_ONCE)
     (run_dir.events / "rank-7.jsonl").mkdir()
-    for command in (["report"], ["export", "--openmetrics"]):
+    for command in (["report"], ["export", "--openmetrics"], ["target", "--loss", "2"]):
         assert main([*command, str(run_dir.path)]) == NO
         assert "it is no file, and an event log is made of files" in capsys.readouterr().err
 
