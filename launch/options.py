@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,8 @@ def _check_module(name: str) -> None:
     top, here = name.partition(".")[0], str(Path.cwd())
     if top in sys.builtin_module_names or top in sys.modules:
         return
-    if PathFinder.find_spec(top, [here, *sys.path]) is None:
+    # A package that is installed to be edited may be on no path: it has a finder of its own.
+    if PathFinder.find_spec(top, [here, *sys.path]) is None and find_spec(top) is None:
         raise UsageError(
             f"there is no module named {top!r}, neither in {here} nor on Python's path"
         )

@@ -1,6 +1,9 @@
 """What `harness run` takes, and what it refuses before anything starts."""
 
+import sys
 from dataclasses import fields
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -35,6 +38,15 @@ def test_a_module_is_named_after_m():
 def test_a_module_that_is_nowhere_is_refused_before_anything_starts():
     with pytest.raises(UsageError, match="there is no module named 'numpi', neither in "):
         parse(["-m", "numpi.train"])
+
+
+def test_a_package_that_only_a_finder_of_its_own_knows_is_there(monkeypatch):
+    class Editable(MetaPathFinder):
+        def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+            return ModuleSpec(name, None) if name == "edited" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Editable()])
+    assert parse(["-m", "edited.train"]).program == Program(Kind.MODULE, "edited.train", ())
 
 
 def test_torchrun_s_own_spelling_is_understood(script: str):
