@@ -19,8 +19,9 @@ LOOK_S = 0.25
 class Limits:
     """How long a rank may show nothing new, by what it does."""
 
-    step_ns: int = 3 * NS
-    """In a normal step, where that is more than `factor` times the slowest one."""
+    step_ns: int = 5 * NS // 2
+    """In a normal step, where that is more than `factor` times the slowest one: with a look to see the
+    last sign and one to miss the next, within 3 s."""
     factor: int = 5
     startup_ns: int = 600 * NS
     """Before it joins, while the group forms, and while data and model are made."""

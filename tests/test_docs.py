@@ -93,10 +93,10 @@ def test_every_default_that_a_page_gives_is_the_default():
         (flag.replace("-", "_"), float(number))
         for page in PAGES
         for flag, number in [
-            *re.findall(r"`--([a-z-]+)`(?:\s+seconds)?\s\((\d+)(?: s)?\)", page.read_text()),
+            *re.findall(r"`--([a-z-]+)`(?:\s+seconds)?\s\(([\d.]+)(?: s)?\)", page.read_text()),
             *(
                 (flag, n)
-                for n, flag in re.findall(r"\| (\d+) s[^|]*\| `--([a-z-]+)`", page.read_text())
+                for n, flag in re.findall(r"\| ([\d.]+) s[^|]*\| `--([a-z-]+)`", page.read_text())
             ),
         ]
     }

@@ -256,7 +256,8 @@ jump = Path("jump")
 def is_kept(step):
     until_s = time.monotonic() + 0.2
     while time.monotonic() < until_s:
-        if any(job.run_dir.checkpoints.glob(f"step-{step:08d}-*/commit.json")):
+        kept = {path.parent.name[:13] for path in job.run_dir.checkpoints.glob("step-*/commit.json")}
+        if f"step-{step:08d}" in kept and len(kept) > 1:
             return True
     return False
 

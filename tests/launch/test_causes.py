@@ -178,9 +178,9 @@ def test_no_rank_that_lost_a_peer_is_blamed_beside_one_that_did_not(exits: list[
 # ── hangs ───────────────────────────────────────────────────────────────────────────────────────
 
 ALARM = Alarm(
-    (1,), "in step 8, in the optimizer", 3_100_000_000, Bound(3_000_000_000, "--hang-after")
+    (1,), "in step 8, in the optimizer", 2_600_000_000, Bound(2_500_000_000, "--hang-after")
 )
-REASON = "made no progress for 3.1 s in step 8, in the optimizer (limit: 3 s, --hang-after)"
+REASON = "made no progress for 2.6 s in step 8, in the optimizer (limit: 2.5 s, --hang-after)"
 SIGNATURE = "a hang in step 8, in the optimizer"
 
 

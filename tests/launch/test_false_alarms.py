@@ -40,7 +40,7 @@ def _steps_s(rng: np.random.Generator, ranks: int) -> Seconds:
 
 def _worth_a_look(took_s: Seconds) -> NDArray[np.int64]:
     """Steps that change what is remembered or could be an alarm: one more than the slowest of its
-    hour so far, or longer than 3 s. The others change no maximum."""
+    hour so far, or longer than 2.5 s. The others change no maximum."""
     hour = np.cumsum(took_s) // 3600
     so_far = np.maximum.accumulate(hour * 1e6 + took_s)
     return np.flatnonzero(np.diff(so_far, prepend=-1.0) > 0.0)
@@ -51,7 +51,7 @@ def _judged(took_s: Seconds) -> tuple[int, list[tuple[float, float]]]:
     the slowest step before it."""
     at_s = np.cumsum(took_s)
     slowest_s = np.maximum.accumulate(took_s)
-    chosen = np.union1d(_worth_a_look(took_s), np.flatnonzero(took_s > 3))
+    chosen = np.union1d(_worth_a_look(took_s), np.flatnonzero(took_s > 2.5))
     steps, alarms, hangs, day = Steps(count=STEADY_STEPS), 0, [], 1
     for index in chosen.tolist():
         while at_s[index] > day * DAY_S:

@@ -14,6 +14,7 @@ from launch import progress, watchdog
 from launch.progress import HOUR_NS, NS, STEADY_STEPS, Progress, Steps, Watched
 from launch.watchdog import Alarm, Alive, Bound, Limits, decide
 
+STEP_NS = 2_500_000_000
 LIMITS = Limits()
 STEADY = Steps(((0, NS // 10),), STEADY_STEPS)
 """Steps of a tenth of a second."""
@@ -35,19 +36,20 @@ def _decide(
 # ── how long is too long ────────────────────────────────────────────────────────────────────────
 
 
-def test_a_rank_that_stops_in_a_step_is_found_after_three_seconds():
+def test_a_rank_that_stops_in_a_step_is_found_within_three_seconds():
     ranks = [(_slot(reached=5, stage=Stage.REDUCING), 10.0), (_slot(stage=Stage.LOADING), 10.0)]
-    assert _decide(13.0, ranks) == Alive()
-    assert _decide(13.1, ranks) == Alarm(
-        (1,), "in step 8, in the data loader", 3_100_000_000, Bound(3 * NS, "--hang-after")
+    assert _decide(12.5, ranks) == Alive()
+    assert _decide(12.6, ranks) == Alarm(
+        (1,), "in step 8, in the data loader", 2_600_000_000, Bound(STEP_NS, "--hang-after")
     )
+    assert STEP_NS + 2 * watchdog.LOOK_S * NS <= 3 * NS
 
 
 def test_the_reason_of_an_alarm_names_what_was_done_how_long_and_the_limit():
-    alarm = _decide(13.1, [(_slot(stage=Stage.UPDATING), 10.0)])
+    alarm = _decide(12.6, [(_slot(stage=Stage.UPDATING), 10.0)])
     assert isinstance(alarm, Alarm)
     assert alarm.reason == (
-        "made no progress for 3.1 s in step 8, in the optimizer (limit: 3 s, --hang-after)"
+        "made no progress for 2.6 s in step 8, in the optimizer (limit: 2.5 s, --hang-after)"
     )
 
 
@@ -69,7 +71,7 @@ def test_long_steps_may_take_five_times_the_slowest_of_the_last_day():
         (_slot(taken=0), Bound(1200 * NS, "--first-step-limit")),
         (_slot(mark=Mark.EVALUATING), Bound(1200 * NS, "--evaluation-limit")),
         (_slot(mark=Mark.SAVING), Bound(900 * NS, "--save-limit")),
-        (_slot(), Bound(3 * NS, "--hang-after")),
+        (_slot(), Bound(STEP_NS, "--hang-after")),
         (_slot(mark=Mark.DRAINED), None),
         (_slot(mark=Mark.FINISHED), None),
     ],
@@ -95,7 +97,7 @@ def test_until_some_normal_steps_were_seen_a_step_may_take_as_long_as_a_first_on
 def test_after_an_alarm_a_step_gets_more_patience_and_nothing_else_does():
     limits = replace(LIMITS, times=4)
     assert watchdog.bound(_slot(), STEADY, limits) == Bound(
-        12 * NS, "4 × as there was an alarm at this step, --hang-after"
+        10 * NS, "4 × as there was an alarm at this step, --hang-after"
     )
     assert watchdog.bound(_slot(mark=Mark.SAVING), STEADY, limits) == Bound(
         900 * NS, "--save-limit"
@@ -193,7 +195,7 @@ def test_a_launcher_that_slept_wakes_without_an_alarm():
     watched = progress.begin(0, 2)
     slots = [_slot(1), _slot(1)]
     watched = progress.look(watched, NS // 4, 1, slots)
-    for now_s in (1.0, 3600.0, 7200.0):
+    for now_s in (0.5, 3600.0, 7200.0):
         watched = progress.look(watched, int(now_s * NS), 1, slots)
         assert decide(watched.clock_ns, dict(enumerate(watched.ranks)), STEADY, LIMITS) == Alive()
     watched = progress.look(watched, 7201 * NS, 1, slots)

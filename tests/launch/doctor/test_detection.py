@@ -13,7 +13,7 @@ NCCL = "cuda:nccl,cpu:gloo"
 
 def test_a_hang_in_a_normal_step_by_hand():
     worst = steady(watchdog.Limits(), 0.5, records=False)
-    assert str(worst) == "5.35 s = --hang-after 3 s + a look 0.25 s + stacks 2.1 s"
+    assert str(worst) == "4.85 s = --hang-after 2.5 s + a look 0.25 s + stacks 2.1 s"
 
 
 def test_slow_steps_are_waited_for_longer():
@@ -70,7 +70,7 @@ def test_the_usual_case_on_the_cpu_adds_up_to_seconds_in_a_step():
     found = detection(CPU, ASKED)
     assert (found.level, found.advice) == (Level.OK, "")
     assert found.found == (
-        "in a normal step at most 5.35 s = --hang-after 3 s + a look 0.25 s + stacks 2.1 s;"
+        "in a normal step at most 4.85 s = --hang-after 2.5 s + a look 0.25 s + stacks 2.1 s;"
         " elsewhere at most 1202.35 s = --first-step-limit 1200 s + a look 0.25 s + stacks 2.1 s"
     )
 
