@@ -1,6 +1,5 @@
 """The loops that `benchmarks.overhead` compares: plain, and with what the harness adds to it."""
 
-import math
 import os
 import sys
 import time
@@ -27,7 +26,6 @@ from harness.settings import Settings
 from harness.signals.health import Health
 from harness.signals.recompute import Audit
 from harness.signals.replicas import Replicas
-from harness.slots import Stage
 from harness.steplog import StepLog
 from harness.voice import Voice
 
@@ -214,41 +212,3 @@ class Endless:
 
     def __iter__(self) -> Iterator[Any]:
         return self.batches
-
-
-def bare_us(folder: Path) -> dict[str, float]:
-    """Processor time that a step's hooks and events take with no training between them."""
-    run_dir = RunDir.at(folder)
-    run_dir.create()
-    with_events = StepLog(Voice(run_dir, "bare", 0, 1), RANKS, 0, torch.device("cpu"))
-    pace, loss = with_events.pace, torch.ones(())
-    model = GPT(PRESETS["demo"])
-    gradients = sum(parameter.requires_grad for parameter in model.parameters())
-
-    def own_time(_: int) -> None:
-        pace.start()
-        pace.enter(Stage.LOADING)
-        pace.enter(Stage.COMPUTING)
-        for _gradient in range(gradients):
-            pace.note(loss)
-        pace.enter(Stage.UPDATING)
-        pace.enter(Stage.UPDATED)
-        pace.stop()
-
-    def events(number: int) -> None:
-        pace.start()
-        with_events.observed.add(loss, 1)
-        with_events.finish(number, last=False, digests=dict)
-
-    return {"own time": _each_us(own_time), "events": _each_us(events)}
-
-
-def _each_us(act: Callable[[int], None], times: int = 1_000) -> float:
-    """Of the best of five turns, for one call."""
-    best = math.inf
-    for turn in range(5):
-        began = time.process_time()
-        for number in range(times):
-            act(turn * times + number + 1)
-        best = min(best, time.process_time() - began)
-    return best / times * 1e6

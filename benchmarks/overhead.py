@@ -6,12 +6,13 @@ that gets slower hits all alike. A ratio is the median over such rounds, with a 
 95 %. The plain loop beside itself says what this machine can resolve: where that is not 1 to within
 1 %, or an interval lies across the target, the answer is `unresolved`. Processor time of rank 0, which
 has most to do, is told beside it: others on the machine disturb it less, and it counts no waiting.
-Hooks and events are also timed with no training between them, which any machine can resolve.
+What is added is also timed with no training between, which any machine can resolve.
 
 "all, dense saves" also copies the state for the memory tier once in each block. A run does so less often:
 what a save adds is therefore spread over as many steps as the harness chooses for a save that stops
-training so long, before any failure, and that is "all, saves". `--each` times each signal alone, and the recompute audit, which is a choice of its own. What is
-done every so many steps is done once in a block here, more often than by default.
+training so long, before any failure, and that is "all, saves". `--each` times each signal by itself, and
+the recompute audit, which is a choice of its own. What is done every so many steps is done once in a
+block here, more often than by default.
 """
 
 import argparse
@@ -30,8 +31,9 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
+from benchmarks.alone import alone_us
 from benchmarks.forked import forked
-from benchmarks.loops import AGAIN, ALL, BLOCK, PLAIN, RANKS, ROWS, SAVED, Side, bare_us
+from benchmarks.loops import AGAIN, ALL, BLOCK, PLAIN, RANKS, ROWS, SAVED, Side
 from benchmarks.machine import machine
 from benchmarks.together import saver
 from harness import exactness
@@ -182,7 +184,7 @@ def main() -> int:
                 place,
                 lambda rank, kept: work({**told, "rank": rank}, names, options.minutes, kept),
             )
-        bare = bare_us(place / "bare")
+        alone = alone_us(place / "alone")
     every = chosen_steps(rounds, blocked_s)
     rounds = [{**one, CHOSEN: at_interval(one, every)} for one in rounds]
     wall, cpu = ratios(rounds, 0), ratios(rounds, 1)
@@ -194,13 +196,14 @@ def main() -> int:
     for name, most in TARGETS.items():
         print(f"target {most} of {name!r}: {answers[name]}; by processor time: {by_cpu[name]}")
     print(f"a save stops training for {1e3 * blocked_s:.1f} ms; chosen: one in {every} steps")
-    print("alone, without training:", end=" ")
-    print(", ".join(f"{name} {us:.0f} µs a step" for name, us in bare.items()))
-    print(
-        json.dumps(
-            {**document(rounds, wall, cpu, where), "memory_every_steps": every, "alone_us": bare}
-        )
-    )
+    least_us = 1e6 * min(one[PLAIN][0] for one in rounds)
+    alone["saves"] = 1e6 * blocked_s / every
+    print("alone, without training, in µs of a step:", end=" ")
+    print(", ".join(f"{name} {us:.0f}" for name, us in alone.items()))
+    share = sum(alone.values()) / least_us
+    print(f"together {share:.2%} of the fastest plain step, {least_us / 1e3:.1f} ms")
+    told = {"memory_every_steps": every, "alone_us": alone, "alone_share": round(share, 5)}
+    print(json.dumps({**document(rounds, wall, cpu, where), **told}))
     return 1 if "missed" in answers.values() else 0
 
 
