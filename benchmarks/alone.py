@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from benchmarks.loops import GPT, PRESETS, RANKS
+from benchmarks.loops import RANKS, model_of_the_demo
 from harness.rundir import RunDir
 from harness.settings import Settings
 from harness.signals.hashing import hashed
@@ -28,7 +28,7 @@ def alone_us(folder: Path) -> dict[str, float]:
     run_dir.create()
     log = StepLog(Voice(run_dir, "alone", 0, 1), RANKS, 0, torch.device("cpu"))
     settings = Settings()
-    model = GPT(PRESETS["demo"])
+    model = model_of_the_demo()
     return {
         "own time": _own_time_us(log, model),
         "events": _events_us(log),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
@@ -81,7 +81,7 @@ class Side:
         run_dir.create()
         torch.manual_seed(0)
         self.preset = PRESETS["demo"]
-        self.model = DistributedDataParallel(GPT(self.preset))
+        self.model = DistributedDataParallel(model_of_the_demo())
         exactness.settle_buckets(self.model)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
         self.signals = signals
@@ -202,6 +202,11 @@ class Side:
         inputs = torch.randint(self.preset.vocabulary, shape, generator=seeded)
         while True:
             yield inputs, inputs
+
+
+def model_of_the_demo() -> nn.Module:
+    """What all loops train."""
+    return GPT(PRESETS["demo"])
 
 
 @dataclass(frozen=True, slots=True)
