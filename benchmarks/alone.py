@@ -23,7 +23,8 @@ from harness.voice import Voice
 
 
 def alone_us(folder: Path) -> dict[str, float]:
-    """Microseconds of a step on rank 0, by signal."""
+    """Microseconds of a step on rank 0, which has one thread, by signal."""
+    torch.set_num_threads(1)
     run_dir = RunDir.at(folder)
     run_dir.create()
     log = StepLog(Voice(run_dir, "alone", 0, 1), RANKS, 0, torch.device("cpu"))
