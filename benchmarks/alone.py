@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.nn.utils import clip_grad_norm_
 
 from benchmarks.loops import RANKS, model_of_the_demo
 from harness.rundir import RunDir
@@ -27,13 +26,14 @@ def alone_us(folder: Path) -> dict[str, float]:
     torch.set_num_threads(1)
     run_dir = RunDir.at(folder)
     run_dir.create()
-    log = StepLog(Voice(run_dir, "alone", 0, 1), RANKS, 0, torch.device("cpu"))
+    voice = Voice(run_dir, "alone", 0, 1)
+    log = StepLog(voice, RANKS, 0, torch.device("cpu"))
     settings = Settings()
     model = model_of_the_demo()
     return {
         "own time": _own_time_us(log, model),
         "events": _events_us(log),
-        "health": _health_us(log, model, settings),
+        "health": _health_us(voice, log, model, settings),
         "replicas": _replicas_us(model) / settings.replicas_every_steps,
     }
 
@@ -66,29 +66,49 @@ def _events_us(log: StepLog) -> float:
     return _each_us(act)
 
 
-def _health_us(log: StepLog, model: nn.Module, settings: Settings) -> float:
-    """Clipping and an optimizer's step that are watched, less the same that are not."""
-    loss = torch.ones(())
+def _health_us(voice: Voice, log: StepLog, model: nn.Module, settings: Settings) -> float:
+    """All that is done around clipping and the optimizer's step; those themselves are the loop's."""
+    loss, watch = torch.ones(()), _Stopwatch()
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    plain, watched = (torch.optim.AdamW(model.parameters(), lr=1e-9) for _ in range(2))
-    health = Health(log._voice, log.observed, settings, False, RANKS)
-    health.watch_optimizer(watched)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-9)
+    health = Health(voice, log.observed, settings, False, RANKS)
+    # Hooks run in the order in which they were registered.
+    optimizer.register_step_pre_hook(lambda *_: watch.start())
+    optimizer.register_step_post_hook(lambda *_: watch.start())
+    health.watch_optimizer(optimizer)
+    optimizer.register_step_pre_hook(lambda *_: watch.stop())
     health.name({parameter: name for name, parameter in model.named_parameters()})
 
-    def bare(_: int) -> None:
-        clip_grad_norm_(model.parameters(), 1.0)
-        plain.step()
-
     def act(number: int) -> None:
+        watch.start()
         health.begin(number)
         log.observed.add(loss, 1)
+        watch.stop()
         health.clip(model.parameters(), 1.0)
-        watched.step()
+        optimizer.step()
         health.finish(number, last=False)
         log.observed.take(number)
+        watch.stop()
 
-    return max(0.0, _each_us(act, 200) - _each_us(bare, 200))
+    return _each_us(act, 200, watch.read)
+
+
+class _Stopwatch:
+    """Processor time between `start` and `stop`, added up."""
+
+    def __init__(self) -> None:
+        self._spent_s = self._since_s = 0.0
+
+    def start(self) -> None:
+        self._since_s = time.process_time()
+
+    def stop(self) -> None:
+        self._spent_s += time.process_time() - self._since_s
+
+    def read(self) -> float:
+        """Seconds so far."""
+        return self._spent_s
 
 
 def _replicas_us(model: nn.Module) -> float:
@@ -96,12 +116,16 @@ def _replicas_us(model: nn.Module) -> float:
     return _each_us(lambda _: hashed(weights), 50)
 
 
-def _each_us(act: Callable[[int], object], times: int = 1_000) -> float:
+def _each_us(
+    act: Callable[[int], object],
+    times: int = 1_000,
+    clock_s: Callable[[], float] = time.process_time,
+) -> float:
     """Of the best of five turns, for one call."""
     best = math.inf
     for turn in range(5):
-        began = time.process_time()
+        began_s = clock_s()
         for number in range(times):
             act(turn * times + number + 1)
-        best = min(best, time.process_time() - began)
+        best = min(best, clock_s() - began_s)
     return best / times * 1e6
