@@ -58,12 +58,15 @@ class Aftermath:
     def declare_hung(self, agent: Agent, alarm: Alarm) -> Blame:
         """Say in the log that the attempt hangs and at whom, and keep all that shows why.
 
-        The stacks come first: where ranks are equals, they tell who waits for whom.
+        The stacks come first: where ranks are equals, they tell who waits for whom. Noticed it was before.
         """
+        noticed_ns = self._recorder.now_ns()
         pids = agent.pids()
         has_dumped = _dump(agent, HANG_PATIENCE_S)
         fault = causes.hang(alarm, {rank: _doing(agent, rank, pid) for rank, pid in pids.items()})
-        self._recorder.write(events.FailureDetected(fault.rank, fault.cause, fault.reason))
+        self._recorder.write(
+            events.FailureDetected(fault.rank, fault.cause, fault.reason), noticed_ns
+        )
         silent = {
             pid: path
             for rank, pid in pids.items()

@@ -110,6 +110,9 @@ def test_the_stacks_of_a_rank_that_answers_nobody_are_read_by_py_spy(bench: Benc
     _run(bench, "1:forward:stop")
     assert "hang (hanging.py:" in bench.run_dir.stacks(1, 1).read_text()
     assert "backward" in bench.run_dir.stacks(1, 0).read_text()
+    # It counts as noticed when rank 0 was asked, and not when rank 1 had been waited for.
+    (alarm_ns,) = [it.at_ns for it in read(bench.run_dir) if isinstance(it.event, FailureDetected)]
+    assert alarm_ns < bench.run_dir.stacks(1, 0).stat().st_mtime_ns + 250_000_000
 
 
 def test_a_script_without_the_library_is_not_watched_and_that_is_said_once(bench: Bench):
