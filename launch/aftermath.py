@@ -21,8 +21,6 @@ from launch.spawner import ForkServerLostError
 from launch.stacks import Doing
 from launch.watchdog import Alarm
 
-HANG_PATIENCE_S = 0.5
-"""How long stacks are waited for that tell who hangs: seconds have passed already."""
 _LITTLE_BYTES = 64 << 10
 """With less room than this a disk is full: what a rank says may need more."""
 
@@ -62,7 +60,7 @@ class Aftermath:
         """
         noticed_ns = self._recorder.now_ns()
         pids = agent.pids()
-        has_dumped = _dump(agent, HANG_PATIENCE_S)
+        has_dumped = _dump(agent, stacks.HANG_PATIENCE_S)
         fault = causes.hang(alarm, {rank: _doing(agent, rank, pid) for rank, pid in pids.items()})
         self._recorder.write(
             events.FailureDetected(fault.rank, fault.cause, fault.reason), noticed_ns

@@ -19,6 +19,8 @@ from launch.rank import STACKS_SIGNAL
 from launch.spawner import Spawner
 
 PATIENCE_S = 0.1
+HANG_PATIENCE_S = 0.5
+"""How long stacks are waited for that tell who hangs: seconds have passed already."""
 LOOK_S = 0.001
 GONE = ("", "Z", "X")
 """States of a process that does nothing any more."""

@@ -59,7 +59,7 @@ class _Side:
         if flat.skeleton is not self._skeleton:
             self._skeleton = flat.skeleton
             self.specs = tuple(specs(tensors).items())
-            # No number in it is none: see `tree`.
+            # JSON has no NaN, and nor has a skeleton.
             self.text = msgspec.json.encode(flat.skeleton).decode()
         return tensors
 

@@ -10,10 +10,7 @@ from harness.checkpoint.tree import DEEPEST, Flat, flatten, identity
 
 
 class Flattener:
-    """Takes trees apart, one after the other; what stands as it did in the last one is not named again.
-
-    Training waits for that at every save, and mostly nothing differs but the values of tensors.
-    """
+    """Remembers the form of the last tree. Training waits for this, and mostly values alone differ."""
 
     def __init__(self) -> None:
         self._seen: list[Any] = []

@@ -50,8 +50,8 @@ def steady(limits: watchdog.Limits, slowest_step_s: float | None, *, records: bo
 
 
 def _seen(records: bool) -> Mapping[str, float]:
-    """What follows once a rank's time is over."""
-    parts = {"a look": watchdog.LOOK_S, "stacks": stacks.PATIENCE_S + stacks.SPY_S}
+    """What its time does not count: a look until its last sign was seen, one until it is missed, and stacks."""
+    parts = {"two looks": 2 * watchdog.LOOK_S, "stacks": stacks.HANG_PATIENCE_S + stacks.SPY_S}
     return parts | ({"NCCL's recorder": flightrecorder.WITHIN_S} if records else {})
 
 

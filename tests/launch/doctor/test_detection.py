@@ -13,15 +13,15 @@ NCCL = "cuda:nccl,cpu:gloo"
 
 def test_a_hang_in_a_normal_step_by_hand():
     worst = steady(watchdog.Limits(), 0.5, records=False)
-    assert str(worst) == "4.85 s = --hang-after 2.5 s + a look 0.25 s + stacks 2.1 s"
+    assert str(worst) == "5.5 s = --hang-after 2.5 s + two looks 0.5 s + stacks 2.5 s"
 
 
 def test_slow_steps_are_waited_for_longer():
     worst = steady(watchdog.Limits(), 2.0, records=True)
     assert worst.parts == {
         "5 × the slowest step": 10.0,
-        "a look": 0.25,
-        "stacks": 2.1,
+        "two looks": 0.5,
+        "stacks": 2.5,
         "NCCL's recorder": 2.0,
     }
 
@@ -30,8 +30,8 @@ def test_the_limit_that_is_reached_last():
     worst = elsewhere(watchdog.Limits(save_ns=7200 * NS), records=True)
     assert worst.parts == {
         "--save-limit": 7200.0,
-        "a look": 0.25,
-        "stacks": 2.1,
+        "two looks": 0.5,
+        "stacks": 2.5,
         "NCCL's recorder": 2.0,
     }
 
@@ -70,8 +70,8 @@ def test_the_usual_case_on_the_cpu_adds_up_to_seconds_in_a_step():
     found = detection(CPU, ASKED)
     assert (found.level, found.advice) == (Level.OK, "")
     assert found.found == (
-        "in a normal step at most 4.85 s = --hang-after 2.5 s + a look 0.25 s + stacks 2.1 s;"
-        " elsewhere at most 1202.35 s = --first-step-limit 1200 s + a look 0.25 s + stacks 2.1 s"
+        "in a normal step at most 5.5 s = --hang-after 2.5 s + two looks 0.5 s + stacks 2.5 s;"
+        " elsewhere at most 1203 s = --first-step-limit 1200 s + two looks 0.5 s + stacks 2.5 s"
     )
 
 
