@@ -5,7 +5,9 @@ an hour in all; the sides take turns, for two would take each other's cores. `--
 quick look. The job is `benchmarks/kept.py`. All sides are told how often it fails: ours by how often to copy
 to memory (`--memory-every auto` has it learn from the kills as they come), the others save at Young's
 interval for what a save costs them and the tape's own MTBF, under torchrun with a private store for each
-attempt, without which it often fails or hangs. A kill that falls due while the job is not back waits.
+attempt, without which it often fails or hangs. A kill that falls due while the job is not back waits. A step takes about a
+tenth of a second, as few on GPUs take less; `--batch 192` is one of a third of that, where what comes
+between two steps weighs more.
 
 Goodput is that of `benchmarks/spent.py`, from the step logs that all sides write.
 """
@@ -65,7 +67,7 @@ def main() -> int:
     parser.add_argument("--mtbf", type=float, default=60.0, metavar="S", help="(default: 60)")
     parser.add_argument("--seed", type=int, default=1, help="of the tape (default: 1)")
     parser.add_argument("--preset", default="tiny", help="of the model (default: tiny)")
-    parser.add_argument("--batch", type=int, default=192, help="windows a step (default: 192)")
+    parser.add_argument("--batch", type=int, default=512, help="windows a step (default: 512)")
     every = "ours between copies to memory (default: 0.5s; auto has yet to learn the MTBF)"
     parser.add_argument("--memory-every", default="0.5s", metavar="EVERY", help=every)
     parser.add_argument("--sides", default=",".join(SIDES), help=f"(default: {','.join(SIDES)})")
