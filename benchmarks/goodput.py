@@ -5,9 +5,10 @@ an hour in all; the sides take turns, for two would take each other's cores. `--
 quick look. The job is `benchmarks/kept.py`. All sides are told how often it fails: ours by how often to copy
 to memory (`--memory-every auto` has it learn from the kills as they come), the others save at Young's
 interval for what a save costs them and the tape's own MTBF, under torchrun with a private store for each
-attempt, without which it often fails or hangs. A kill that falls due while the job is not back waits. A step takes about a
-tenth of a second, as few on GPUs take less; `--batch 192` is one of a third of that, where what comes
-between two steps weighs more.
+attempt, without which it often fails or hangs. A kill that falls due while the job is not back waits.
+
+A step takes about a tenth of a second, as few on GPUs take less; with `--batch 192` it takes a third of
+that, and what comes between two steps weighs more.
 
 Goodput is that of `benchmarks/spent.py`, from the step logs that all sides write.
 """
@@ -30,6 +31,7 @@ import torch
 
 from benchmarks.machine import machine
 from benchmarks.spent import Split, Step, split
+from benchmarks.together import end
 from faultinject import tape
 from faultinject.tape import Choice, Exponential, Plan
 from harness.beginning import start_ticks
@@ -214,12 +216,7 @@ def _launched(side: str, folder: Path, asked: argparse.Namespace) -> Iterator[No
         try:
             yield
         finally:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(process, within_s=STOP_S)
             _bury(folder)
 
 

@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import re
-import signal
 import statistics
 import subprocess
 import sys
@@ -25,6 +24,7 @@ import torch
 
 from benchmarks.hanging import EARLY, KINDS
 from benchmarks.machine import machine
+from benchmarks.together import end
 from harness import journal, slots
 from harness.events import (
     Entry,
@@ -217,12 +217,7 @@ def _run(
         try:
             yield run_dir, process
         finally:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(process, within_s=30)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.machine import machine
+from benchmarks.together import end
 from faultinject import tape, tapefile, targets
 from faultinject.tape import Choice, Plan, Uniform
 from faultinject.targets import Victim
@@ -139,14 +140,7 @@ def _launched(job: Job, run_dir: RunDir, output: object) -> Iterator[None]:
     try:
         yield
     finally:
-        for process in processes:
-            process.send_signal(signal.SIGINT)
-        for process in processes:
-            try:
-                process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        end(*processes, within_s=STOP_S)
         _bury(job, run_dir)
 
 

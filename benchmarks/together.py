@@ -1,4 +1,4 @@
-"""Ranks and a saver for a benchmark: processes that meet in a store, led by one function of its module."""
+"""What a benchmark starts: ranks that meet in a store, led by a function of its module, and a saver; how it ends."""
 
 import json
 import os
@@ -47,6 +47,18 @@ def saver(folder: Path) -> Iterator[tuple[str, int]]:
             yield address, process.pid
         finally:
             process.send_signal(signal.SIGTERM)
+
+
+def end(*processes: subprocess.Popen[Any], within_s: float) -> None:
+    """Ask all of them to end, as Ctrl-C does; those that have not within so many seconds are killed."""
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+    for process in processes:
+        try:
+            process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def run_ranks(module: str, ranks: int, told: Mapping[str, Any]) -> None:
