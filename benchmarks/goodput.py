@@ -7,8 +7,8 @@ to memory (`--memory-every auto` has it learn from the kills as they come), the 
 interval for what a save costs them and the tape's own MTBF, under torchrun with a private store for each
 attempt, without which it often fails or hangs. A kill that falls due while the job is not back waits.
 
-A step takes about a tenth of a second, as few on GPUs take less; with `--batch 192` it takes a third of
-that, and what comes between two steps weighs more.
+A step takes about a tenth of a second on two cores; with `--batch 192` it takes a third of that, and what
+comes between two steps weighs more.
 
 Goodput is that of `benchmarks/spent.py`, from the step logs that all sides write.
 """
