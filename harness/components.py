@@ -4,7 +4,9 @@ Nothing is modified before everything is known to fit: a state that does not is 
 for every difference. How each kind of object gives and takes its state is told in `parts`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -43,6 +45,9 @@ class Protected:
         self._world_size = world_size
         self._parts: dict[str, Part] = {}
         self._replicas: set[nn.Module] = set()
+        self._standing = 0
+        self._walked: _Walk | None = None
+        """What was found while the modules are `standing`."""
 
     def add(self, **objects: Any) -> None:
         """Protect `objects`; one that is added again under its name replaces the former.
@@ -98,24 +103,32 @@ class Protected:
 
     def shared(self) -> dict[str, Tree]:
         """What is equal on all ranks, by component: live tensors, no copies."""
-        self.check()
-        return self._shared()
+        with self.standing():
+            self.check()
+            return self._shared()
 
     def _shared(self) -> dict[str, Tree]:
-        return {name: part.shared() for name, part in self._parts.items() if self._is_shared(part)}
+        with self.standing():
+            parameters = self._walk().parameters
+            return {
+                name: parameters[name] if name in parameters else part.shared()
+                for name, part in self._parts.items()
+                if self._is_shared(part)
+            }
 
     def _is_shared(self, part: Part) -> bool:
         """True for what is equal on all ranks by DDP's guarantee, and not by luck."""
         if self._world_size == 1:
             return isinstance(part, ModulePart | OptimizerPart)
         if isinstance(part, OptimizerPart):
-            replicated = {p for module in self._replicas for p in module.parameters()}
-            return replicated.issuperset(part.parameters())
+            equal = self._walk().equal
+            return all(parameter in equal for parameter in part.parameters())
         return isinstance(part, ModulePart) and part.module in self._replicas
 
     def own(self) -> dict[str, Tree]:
         """What belongs to this rank alone, likewise."""
-        trees = {name: self._own(part) for name, part in self._parts.items()}
+        with self.standing():
+            trees = {name: self._own(part) for name, part in self._parts.items()}
         return {name: tree for name, tree in trees.items() if tree}
 
     def _own(self, part: Part) -> Tree:
@@ -157,17 +170,62 @@ class Protected:
 
     def replicated(self) -> Names:
         """The parameters that DDP keeps equal on all ranks, and their names."""
-        equal = {p for module in self._replicas for p in module.parameters()}
-        return {parameter: name for parameter, name in self.names().items() if parameter in equal}
+        walk = self._walk()
+        return {
+            parameter: name for parameter, name in walk.names.items() if parameter in walk.equal
+        }
 
     def names(self) -> Names:
         """Every parameter of the protected modules and its first name."""
-        names: Names = {}
-        for name, part in self._parts.items():
-            if isinstance(part, ModulePart):
-                for path, parameter in part.module.named_parameters():
-                    names.setdefault(parameter, f"{name}.{path}")
-        return names
+        return self._walk().names
+
+    @contextmanager
+    def standing(self) -> Iterator[None]:
+        """Within this no module changes its parameters for others, so that all are walked through once.
+
+        That takes as long as to copy a small model, and training waits for both.
+        """
+        self._standing += 1
+        try:
+            yield
+        finally:
+            self._standing -= 1
+            if not self._standing:
+                self._walked = None
+
+    def _walk(self) -> "_Walk":
+        walk = self._walked or _walk(self._parts, self._replicas)
+        if self._standing:
+            self._walked = walk
+        return walk
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """The parameters of all protected modules."""
+
+    parameters: Mapping[str, Tree]
+    """By module, then by name in it, tied ones under each of theirs."""
+    names: Names
+    """The first of each."""
+    equal: Set[Tensor]
+    """Those that DDP keeps equal on all ranks."""
+
+
+def _walk(parts: Mapping[str, Part], replicas: Set[nn.Module]) -> _Walk:
+    modules = {name: part for name, part in parts.items() if isinstance(part, ModulePart)}
+    parameters = {name: part.shared() for name, part in modules.items()}
+    names: Names = {}
+    for name, tree in parameters.items():
+        for path, parameter in tree.items():
+            names.setdefault(parameter, f"{name}.{path}")
+    equal = {
+        parameter
+        for name, tree in parameters.items()
+        if modules[name].module in replicas
+        for parameter in tree.values()
+    }
+    return _Walk(parameters, names, equal)
 
 
 def _saved(name: str, shared: dict[str, Tree], own: dict[str, Tree]) -> Saved:

@@ -113,7 +113,8 @@ class Keeping:
         if self._cadence.at_boundary(step, saver.commit_s, memory=saver.keeps_memory):
             self._saver.every_steps = self._cadence.every(Tier.STORAGE)
             self._saver.memory_every = self._cadence.every(Tier.MEMORY)
-            self._saver.at_step(step, self._protected.shared, self._own)
+            with self._protected.standing():
+                self._saver.at_step(step, self._protected.shared, self._own)
 
     def before_step(self) -> None:
         """Called by each protected optimizer."""

@@ -48,6 +48,7 @@ class _Side:
         self._prefix = prefix
         self._flattener = Flattener()
         self._skeleton: Any = self
+        self._names: Sequence[str] = ()
         self.specs: _Specs = ()
         self.text = ""
         """Everything but the tensors, as JSON."""
@@ -55,13 +56,15 @@ class _Side:
     def taken(self, tree: Any) -> dict[str, Tensor]:
         """The tensors of a tree, by name in the checkpoint. Raises `StateError`."""
         flat = self._flattener.flatten(tree)
-        tensors = {self._prefix + name: tensor for name, tensor in flat.tensors.items()}
         if flat.skeleton is not self._skeleton:
             self._skeleton = flat.skeleton
-            self.specs = tuple(specs(tensors).items())
+            self._names = [self._prefix + name for name in flat.tensors]
+            self.specs = tuple(
+                specs(dict(zip(self._names, flat.tensors.values(), strict=True))).items()
+            )
             # JSON has no NaN, and nor has a skeleton.
             self.text = msgspec.json.encode(flat.skeleton).decode()
-        return tensors
+        return dict(zip(self._names, flat.tensors.values(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ boundary, so that the newest state is the one that is saved. No failure of a sav
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 
 from harness.checkpoint.agreement import SIGN_OF_LIFE_S, Agreement
@@ -104,6 +105,11 @@ class Checkpointer:
         A `fresh` state has no state of its optimizers yet; it may become three times as large.
         """
         need = cache(lambda: self._copier.need(shared, own))  # to plan takes milliseconds
+        if not fresh:
+            with suppress(
+                Exception
+            ):  # on all ranks at once; what is wrong is told where it is used
+                need()
         self._keeper.settle(need, 3 if fresh else 1, self._deadline_s)
         if not fresh and (self.every_steps or self._keeper.is_on):
             self._copier.reserve(need)

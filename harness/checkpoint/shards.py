@@ -58,6 +58,10 @@ class Piece:
     start: int
     rows: int
 
+    def __hash__(self) -> int:
+        """Of what mostly tells two apart: all pieces are looked up at every save."""
+        return hash((self.name, self.start))
+
     @property
     def part(self) -> Spec:
         """Of the piece itself."""

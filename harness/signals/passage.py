@@ -65,6 +65,11 @@ def part(since: Place, until: Place) -> Part:
     return Part.COMPUTE
 
 
+_PLACES = (Place.START, *Place)
+_PARTS = [[part(since, until) for until in _PLACES] for since in _PLACES]
+"""By both places, which count from one: every step asks for several, and an enumeration hashes slowly."""
+
+
 def divide(
     places: Sequence[Place], instants_ns: Sequence[int], asides_ns: Sequence[int]
 ) -> StepTime:
@@ -72,10 +77,10 @@ def divide(
 
     `asides_ns` is what is left out of the stretch after each place, such as an evaluation.
     """
-    spent_ns = dict.fromkeys(Part, 0)
+    spent_ns = [0] * (len(Part) + 1)
     for at in range(len(places) - 1):
         passed_ns = instants_ns[at + 1] - instants_ns[at] - asides_ns[at]
-        spent_ns[part(places[at], places[at + 1])] += max(0, passed_ns)
+        spent_ns[_PARTS[places[at]][places[at + 1]]] += max(0, passed_ns)
     data_ns, compute_ns = spent_ns[Part.DATA], spent_ns[Part.COMPUTE]
     own_ns = data_ns + compute_ns + spent_ns[Part.LOOP]
     return StepTime(own_ns, spent_ns[Part.WAIT], data_ns, compute_ns)

@@ -23,6 +23,8 @@ class Updates:
         self._names = names
         self._alone = frozenset(alone)
         grouped(list(names.values()), self._alone)
+        self._grouped: tuple[list[str], Mapping[str, Sequence[int]]] = [], {}
+        """What stepped the last time, which is mostly what will the next time, and its groups."""
         self._before: dict[Optimizer, tuple[list[Tensor], list[Tensor]]] = {}
         self._moved: list[str] = []
         self._squares: list[Tensor] = []
@@ -53,8 +55,10 @@ class Updates:
         if not self._moved:
             return None
         squares = torch.cat([pair.to(self._squares[0].device) for pair in self._squares], dim=1)
-        groups = grouped(self._moved, self._alone.intersection(self._moved))
-        taken = Ratios(groups, Late(squares))
+        if self._moved != self._grouped[0]:
+            found = grouped(self._moved, self._alone.intersection(self._moved))
+            self._grouped = self._moved, found
+        taken = Ratios(self._grouped[1], Late(squares))
         self._moved, self._squares = [], []
         return taken
 

@@ -608,6 +608,30 @@ def test_what_decides_the_order_of_a_reduction_is_told(lone_group):
     assert told["ddp.1.bucket_bytes_cap"] == str(1 << 20) != told["ddp.bucket_bytes_cap"]
 
 
+class Counting(nn.Linear):
+    """Counts how often it is walked through."""
+
+    walks = 0
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
+        self.walks += 1
+        return super().named_parameters(*args, **kwargs)
+
+
+def test_modules_that_stand_are_walked_through_once_and_looked_at_afresh_afterwards():
+    model = Counting(2, 1)
+    protected = Protected()
+    protected.add(model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1))
+    before = model.walks
+    with protected.standing():
+        first = protected.shared(), protected.own(), protected.names(), protected.replicated()
+    assert model.walks == before + 1
+
+    model.bias = None  # type: ignore[assignment]
+    assert list(protected.names().values()) == ["model.weight"]
+    assert list(first[0]["model"]) == ["weight", "bias"]
+
+
 def test_among_several_ranks_only_what_ddp_keeps_equal_is_shared(lone_group):
     replica, alone = nn.Linear(2, 1), nn.Linear(2, 1)
     wrapped = DistributedDataParallel(replica)

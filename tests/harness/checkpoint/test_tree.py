@@ -131,6 +131,15 @@ def test_memory_that_was_put_in_place_of_other_is_what_is_taken():
     assert after.tensors["w"].tolist() == [1, 1, 1]
 
 
+def test_values_that_lie_elsewhere_each_time_are_no_other_form():
+    flattener = Flattener()
+    trees = [{"stream": torch.full((4,), n), "tied": [torch.zeros(2)] * 2} for n in range(3)]
+    first, *later = [flattener.flatten(tree) for tree in trees]
+
+    assert all(flat.skeleton is first.skeleton for flat in later)
+    assert [int(flat.tensors["stream"][0]) for flat in (first, *later)] == [0, 1, 2]
+
+
 def test_what_is_as_it_was_is_not_named_again():
     flattener, tree = Flattener(), {"a": torch.ones(2), "tied": [torch.zeros(3)] * 2, "lr": 0.1}
     assert flattener.flatten(tree).skeleton is flattener.flatten(tree).skeleton
