@@ -1,14 +1,17 @@
 """Goodput under one and the same tape of kills: `harness run`, and what people would write instead.
 
 Run `python -m benchmarks.goodput`: 20 kills, a minute apart in the mean, so 21 minutes a side and over
-an hour in all; the sides take turns, for two would take each other's cores. `--kills 5 --mtbf 20` is a
-quick look. The job is `benchmarks/kept.py`. All sides are told how often it fails: ours by how often to copy
-to memory (`--memory-every auto` has it learn from the kills as they come), the others save at Young's
-interval for what a save costs them and the tape's own MTBF, under torchrun with a private store for each
-attempt, without which it often fails or hangs. A kill that falls due while the job is not back waits.
+an hour in all. One side would take another's cores, so they work by turns, five kills each, and whatever
+else a shared machine does meets all of them. `--kills 5 --mtbf 20` is a quick look. The job is
+`benchmarks/kept.py`. All sides are told how often it fails: ours by how often to copy to memory
+(`--memory-every auto` has it learn from the kills as they come), the others save at Young's interval for
+what a save costs them and the tape's own MTBF, under torchrun with a private store for each attempt,
+without which it often fails or hangs. A kill that falls due while the job is not back waits.
 
 A step takes about a tenth of a second on two cores; with `--batch 192` it takes a third of that, and what
-comes between two steps weighs more.
+comes between two steps weighs more. glibc is told to keep what a step frees, on all sides: whether it
+gives that back and faults it in again in the next step follows from where a process has its memory, so
+from chance, and takes a twentieth of a step or more.
 
 Goodput is that of `benchmarks/spent.py`, from the step logs that all sides write.
 """
@@ -24,7 +27,8 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -42,6 +46,10 @@ SIDES = {
     "torch-save": "DDP + torch.save on rank 0 at Young's interval, torchrun",
     "async-save": "DDP + DCP async_save at Young's interval, torchrun",
 }
+PRELOADED = "torch.distributed.checkpoint.state_dict,fsspec"
+"""What the script imports, and a restart need not: the line `--preload` of a user's own."""
+KEEP_FREED = "glibc.malloc.trim_threshold=1073741824:glibc.malloc.mmap_threshold=1073741824"
+KILLS_A_TURN = 5
 RANKS = 2
 START_S = 240.0
 BACK_S = 120.0
@@ -50,17 +58,34 @@ STOP_S = 60.0
 LOOK_S = 0.02
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Measured:
-    """What became of a side."""
+    """What became of a side, over all its turns so far."""
 
     side: str
-    where: Split
-    kills: int
-    step_s: float
-    """Median."""
-    back_s: float
-    """Median from a kill to the next finished step."""
+    where: Split = field(default_factory=Split)
+    steps_s: list[float] = field(default_factory=list)
+    back_s: list[float] = field(default_factory=list)
+    """From each kill to the next finished step."""
+
+    @property
+    def step_s(self) -> float:
+        """Median."""
+        return statistics.median(self.steps_s) if self.steps_s else 0.0
+
+    @property
+    def median_back_s(self) -> float:
+        """Median."""
+        return statistics.median(self.back_s) if self.back_s else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A part of the tape, by its own clock."""
+
+    at_s: Sequence[float]
+    ranks: Sequence[int]
+    ends_s: float
 
 
 def main() -> int:
@@ -81,9 +106,34 @@ def main() -> int:
     print(
         f"{len(faults)} kills in {whole_s:.0f} s a side, MTBF {asked.mtbf:g} s, start-up excluded\n"
     )
-    results = [_measured(side, asked, faults, whole_s) for side in asked.sides.split(",")]
+    results = [Measured(side) for side in asked.sides.split(",")]
+    turns = _turns(faults, whole_s)
+    for number, turn in enumerate(turns):
+        # Whoever was last begins, so that what drifts favours nobody.
+        for one in results if number % 2 == 0 else reversed(results):
+            _take(one, turn, asked)
+            print(
+                f"turn {number + 1} of {len(turns)}, {one.side}: {one.where.goodput:.4f} so far",
+                flush=True,
+            )
+    print("", *map(_shown, results), sep="\n")
     print(json.dumps(_figures(results, asked)))
-    return 0 if all(one.kills == asked.kills for one in results) else 1
+    return 0 if all(len(one.back_s) == asked.kills for one in results) else 1
+
+
+def _turns(faults: Sequence[tape.Fault], whole_s: float) -> list[Turn]:
+    """The tape cut midway between two kills."""
+    groups = [faults[at : at + KILLS_A_TURN] for at in range(0, len(faults), KILLS_A_TURN)]
+    cuts = [(a[-1].at_s + b[0].at_s) / 2 for a, b in pairwise(groups)]
+    bounds = pairwise([0.0, *cuts, whole_s])
+    return [
+        Turn(
+            [it.at_s - began_s for it in group],
+            [it.target.number for it in group],
+            ended_s - began_s,
+        )
+        for group, (began_s, ended_s) in zip(groups, bounds, strict=True)
+    ]
 
 
 def _machine() -> str:
@@ -111,9 +161,10 @@ def _figures(results: Sequence[Measured], asked: argparse.Namespace) -> dict[str
         "batch": asked.batch,
         "seed": asked.seed,
         "memory_every": asked.memory_every,
+        "steps": {side: one.where.kept for side, one in by_side.items()},
         "seconds": {side: _rounded(one.where) for side, one in by_side.items()},
         "step_s": {side: round(one.step_s, 4) for side, one in by_side.items()},
-        "back_s": {side: round(one.back_s, 3) for side, one in by_side.items()},
+        "back_s": {side: round(one.median_back_s, 3) for side, one in by_side.items()},
         "machine": _machine(),
     }
 
@@ -126,38 +177,35 @@ def _rounded(where: Split) -> dict[str, float]:
 # ── one side ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _measured(
-    side: str, asked: argparse.Namespace, faults: Sequence[tape.Fault], whole_s: float
-) -> Measured:
+def _take(one: Measured, turn: Turn, asked: argparse.Namespace) -> None:
+    """A side takes its turn: a job of its own, from its first finished step on."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        back_s: list[float] = []
-        with _launched(side, folder, asked):
+        with _launched(one.side, folder, asked):
             try:
                 began_s = _next_step(folder, 0.0, START_S).ended_s
-                for fault in faults:
-                    took_s = _struck(folder, fault.target.number, began_s + fault.at_s)
-                    back_s.append(took_s)
-                time.sleep(max(0.0, began_s + whole_s - time.monotonic()))
+                for rank, at_s in zip(turn.ranks, turn.at_s, strict=True):
+                    one.back_s.append(_struck(folder, rank, began_s + at_s))
+                time.sleep(max(0.0, began_s + turn.ends_s - time.monotonic()))
                 ended_s = _next_step(folder, time.monotonic(), BACK_S).ended_s
             except TimeoutError as lost:
-                print(f"{side}: {lost}; it said last:", *_last_lines(folder), sep="\n  ")
-                return Measured(side, Split(), len(back_s), 0.0, 0.0)
+                print(f"{one.side}: {lost}; it said last:", *_last_lines(folder), sep="\n  ")
+                one.where += Split(back_s=turn.ends_s)  # nothing of such a turn counts as kept
+                return
         steps = _steps(folder)
-        step_s = statistics.median(one.ended_s - one.began_s for one in steps)
-        where = split(steps, began_s, ended_s)
-        result = Measured(side, where, len(back_s), step_s, statistics.median(back_s))
-    return _shown(result)
+    one.steps_s += [step.ended_s - step.began_s for step in steps]
+    one.where += split(steps, began_s, ended_s)
 
 
-def _shown(of: Measured) -> Measured:
+def _shown(of: Measured) -> str:
     where, left = of.where, f"{'':10}  "
-    print(f"{of.side:10}  goodput {where.goodput:.4f}   ({SIDES[of.side]})")
-    print(f"{left}{where.kept} steps kept, of {of.step_s * 1e3:.1f} ms in the median", end="; ")
-    print(f"{of.kills} kills, back after {of.back_s:.2f} s")
-    print(f"{left}s: kept {where.kept_s:.1f}, lost {where.lost_s:.1f},", end=" ")
-    print(f"coming back {where.back_s:.1f}, between steps {where.between_s:.1f}\n", flush=True)
-    return of
+    return (
+        f"{of.side:10}  goodput {where.goodput:.4f}   ({SIDES[of.side]})\n"
+        f"{left}{where.kept} steps kept, of {of.step_s * 1e3:.1f} ms in the median;"
+        f" {len(of.back_s)} kills, back after {of.median_back_s:.2f} s\n"
+        f"{left}s: kept {where.kept_s:.1f}, lost {where.lost_s:.1f},"
+        f" coming back {where.back_s:.1f}, between steps {where.between_s:.1f}\n"
+    )
 
 
 def _struck(folder: Path, rank: int, due_s: float) -> float:
@@ -208,7 +256,11 @@ def _steps(folder: Path, last: int | None = None) -> list[Step]:
 @contextmanager
 def _launched(side: str, folder: Path, asked: argparse.Namespace) -> Iterator[None]:
     """The job; nothing of it is left afterwards."""
-    environ = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    environ = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "GLIBC_TUNABLES": KEEP_FREED,
+    }
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
             _command(side, folder, asked), cwd=ROOT, env=environ, stdout=output, stderr=output
@@ -226,6 +278,7 @@ def _command(side: str, folder: Path, asked: argparse.Namespace) -> list[str]:
     flags = ["--nproc-per-node", str(RANKS), "--max-restarts", str(10 * asked.kills)]
     if side == "ours":
         own = ["--run", str(folder / "run"), "--no-metrics", "--memory-every", asked.memory_every]
+        own += ["--preload", PRELOADED]
         return [sys.executable, "-m", "harness", "run", *flags, *own, *script]
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", *flags, *script]
 

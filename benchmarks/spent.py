@@ -8,7 +8,7 @@ time.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import pairwise
 
 
@@ -36,6 +36,10 @@ class Split:
     """Between steps: saves, logs, looking."""
     kept: int = 0
     """Steps."""
+
+    def __add__(self, other: "Split") -> "Split":
+        """Of both times together."""
+        return Split(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def goodput(self) -> float:

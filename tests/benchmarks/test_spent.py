@@ -29,3 +29,11 @@ def test_a_step_that_was_never_done_again_stays_lost():
     found = split(steps, 1.0, 4.0)
     assert found == Split(lost_s=2.0, back_s=1.0)
     assert found.goodput == 0
+
+
+def test_two_times_together_have_the_goodput_of_the_longer_time():
+    both = Split(kept_s=9.0, lost_s=1.0, kept=9) + Split(
+        kept_s=2.0, back_s=6.0, between_s=2.0, kept=2
+    )
+    assert both == Split(11.0, 1.0, 6.0, 2.0, 11)
+    assert both.goodput == 11 / 20
