@@ -68,16 +68,6 @@ class Measured:
     back_s: list[float] = field(default_factory=list)
     """From each kill to the next finished step."""
 
-    @property
-    def step_s(self) -> float:
-        """Median."""
-        return statistics.median(self.steps_s) if self.steps_s else 0.0
-
-    @property
-    def median_back_s(self) -> float:
-        """Median."""
-        return statistics.median(self.back_s) if self.back_s else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -163,10 +153,14 @@ def _figures(results: Sequence[Measured], asked: argparse.Namespace) -> dict[str
         "memory_every": asked.memory_every,
         "steps": {side: one.where.kept for side, one in by_side.items()},
         "seconds": {side: _rounded(one.where) for side, one in by_side.items()},
-        "step_s": {side: round(one.step_s, 4) for side, one in by_side.items()},
-        "back_s": {side: round(one.median_back_s, 3) for side, one in by_side.items()},
+        "step_s": {side: round(_median(one.steps_s), 4) for side, one in by_side.items()},
+        "back_s": {side: round(_median(one.back_s), 3) for side, one in by_side.items()},
         "machine": _machine(),
     }
+
+
+def _median(of_s: Sequence[float]) -> float:
+    return statistics.median(of_s) if of_s else 0.0
 
 
 def _rounded(where: Split) -> dict[str, float]:
@@ -201,8 +195,8 @@ def _shown(of: Measured) -> str:
     where, left = of.where, f"{'':10}  "
     return (
         f"{of.side:10}  goodput {where.goodput:.4f}   ({SIDES[of.side]})\n"
-        f"{left}{where.kept} steps kept, of {of.step_s * 1e3:.1f} ms in the median;"
-        f" {len(of.back_s)} kills, back after {of.median_back_s:.2f} s\n"
+        f"{left}{where.kept} steps kept, of {_median(of.steps_s) * 1e3:.1f} ms in the median;"
+        f" {len(of.back_s)} kills, back after {_median(of.back_s):.2f} s\n"
         f"{left}s: kept {where.kept_s:.1f}, lost {where.lost_s:.1f},"
         f" coming back {where.back_s:.1f}, between steps {where.between_s:.1f}\n"
     )
