@@ -4,7 +4,7 @@ Run `python -m benchmarks.goodput`: 20 kills, a minute apart in the mean, so 21 
 an hour in all. One side would take another's cores, so they work by turns, five kills each, and whatever
 else a shared machine does meets all of them. `--kills 5 --mtbf 20` is a quick look. The job is
 `benchmarks/kept.py`. All sides are told how often it fails: ours by how often to copy to memory
-(`--memory-every auto` has it learn from the kills as they come), the others save at Young's interval for
+(with `--memory-every auto` it learns that anew in each turn), the others save at Young's interval for
 what a save costs them and the tape's own MTBF, under torchrun with a private store for each attempt,
 without which it often fails or hangs. A kill that falls due while the job is not back waits.
 
@@ -182,7 +182,7 @@ def _take(one: Measured, turn: Turn, asked: argparse.Namespace) -> None:
                     one.back_s.append(_struck(folder, rank, began_s + at_s))
                 time.sleep(max(0.0, began_s + turn.ends_s - time.monotonic()))
                 ended_s = _next_step(folder, time.monotonic(), BACK_S).ended_s
-            except TimeoutError as lost:
+            except (OSError, ValueError) as lost:  # it did not come back, or a rank went by itself
                 print(f"{one.side}: {lost}; it said last:", *_last_lines(folder), sep="\n  ")
                 one.where += Split(back_s=turn.ends_s)  # nothing of such a turn counts as kept
                 return
@@ -280,8 +280,8 @@ def _command(side: str, folder: Path, asked: argparse.Namespace) -> list[str]:
 def _bury(folder: Path) -> None:
     """Kill ranks that outlived their launcher, as torchrun's may."""
     for path in folder.glob("rank-*.json"):
-        member = json.loads(path.read_text())
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
+            member = json.loads(path.read_text())
             pidfd = os.pidfd_open(member["pid"])
             with os.fdopen(pidfd):
                 if start_ticks(member["pid"]) == member["ticks"]:

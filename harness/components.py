@@ -58,7 +58,7 @@ class Protected:
         wrong = [line for name, thing in objects.items() for line in _refusals(name, thing)]
         if wrong:
             raise ValueError("\n".join(wrong))
-        before = self._parts
+        before, self._walked = self._parts, None
         self._parts = before | {name: self._part(thing) for name, thing in objects.items()}
         try:
             flatten({"shared": self._shared(), "own": self.own()})

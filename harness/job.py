@@ -93,6 +93,7 @@ class Job:
             self.world_size,
             Rollback(self.run_dir, self.attempt),
             late=self.device.type != "cpu",
+            forget_copies=lambda: self._keeping.forget_copies(),  # noqa: PLW0108  # it is made below
         )
         shared = messages, agreed, self.settings, self._voice, self._protected
         self._keeping = Keeping(member, *shared, self.device, threads)

@@ -138,6 +138,11 @@ class Keeping:
                 f"the state after step {step} did not become durable: see the lines above"
             )
 
+    def forget_copies(self) -> None:
+        """Have no later attempt go on from what is in memory: the storage has what is sound."""
+        if self._saver is not None:
+            self._saver.forget_copies()
+
     def digests(self) -> dict[str, str]:
         """Of the whole state as it is now, by component."""
         return {**self._protected.digests(), "rng": exactness.rng_digest()}
@@ -210,6 +215,11 @@ class Keeping:
 
     def _checkpointer(self, now: Mapping[str, str], vouch: Callable[[Tier], None]) -> Checkpointer:
         member, keeps = self._member, self._keeps()
+        if keeps_memory(self._settings) and not keeps and (member.rank, self._attempt) == (0, 1):
+            LOG.warning(
+                "harness: no copies in memory, for nobody here holds them: start by harness run,"
+                " or give a memory_dir; memory_every = off says no more of it"
+            )
         self._cadence = begun(
             self._settings,
             another_client(self._messages),
@@ -250,6 +260,7 @@ class Keeping:
         folder = Folder.of(place, self._run_id)
         try:
             folder.claim(self._run_dir, launcher)  # held until this process ends
+            folder.clear(self._member.rank)
         except OSError as error:
             raise ValueError(f"memory_dir = {place!r} cannot be used: {said(error)}") from error
         if self._member.rank == 0:

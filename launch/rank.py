@@ -140,9 +140,10 @@ def _leave_at_once(status: int) -> NoReturn:
     script = sys.modules["__main__"].__dict__
     script.update(dict.fromkeys(script.keys() - {"__builtins__"}))
     gc.collect()
-    for opened in [it for it in gc.get_objects() if isinstance(it, io.IOBase) and not it.closed]:
-        with suppress(Exception):
-            opened.flush()
+    for opened in [it for it in gc.get_objects() if issubclass(type(it), io.IOBase)]:
+        with suppress(Exception):  # one that was detached does not even say whether it is closed
+            if not opened.closed:
+                opened.flush()
     ctypes.CDLL(None).fflush(None)
     os._exit(status)
 

@@ -184,6 +184,14 @@ class Buffers:
         """The state of `step` lies in the slot, and stays until a newer one does in another."""
         self._slots[number].step, self._slots[number].claimed = step, False
 
+    def forget(self) -> None:
+        """No state lies in any slot any more."""
+        self.settle()
+        for slot in self._slots.values():
+            if slot.memory is not None:
+                tear(slot.memory.view)
+                slot.step = -1
+
     def settle(self) -> None:
         """Wait until no memory is being got."""
         if self._reserving is not None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-import msgspec
 import xxhash
 from torch import Tensor
 
@@ -47,7 +46,7 @@ class _Side:
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._flattener = Flattener()
-        self._skeleton: Any = self
+        self._form: object = None
         self._names: Sequence[str] = ()
         self.specs: _Specs = ()
         self.text = ""
@@ -55,16 +54,13 @@ class _Side:
 
     def taken(self, tree: Any) -> dict[str, Tensor]:
         """The tensors of a tree, by name in the checkpoint. Raises `StateError`."""
-        flat = self._flattener.flatten(tree)
-        if flat.skeleton is not self._skeleton:
-            self._skeleton = flat.skeleton
-            self._names = [self._prefix + name for name in flat.tensors]
-            self.specs = tuple(
-                specs(dict(zip(self._names, flat.tensors.values(), strict=True))).items()
-            )
-            # JSON has no NaN, and nor has a skeleton.
-            self.text = msgspec.json.encode(flat.skeleton).decode()
-        return dict(zip(self._names, flat.tensors.values(), strict=True))
+        found = self._flattener.flatten(tree)
+        if found.form is not self._form:
+            self._names = [self._prefix + name for name in found.tensors]
+            named = dict(zip(self._names, found.tensors.values(), strict=True))
+            self.specs = tuple(specs(named).items())
+        self._form, self.text = found.form, found.text
+        return dict(zip(self._names, found.tensors.values(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)

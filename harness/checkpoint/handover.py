@@ -41,8 +41,12 @@ class Handover:
             line = self._connected()
             self._hand(line, flight)
             return self._heard(line, flight)
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, ValueError) as error:  # the last of a line that is closed
             self._part(line)
+            # One that has lost us alone would go on, and commit what lies in memory that we use again.
+            with suppress(OSError):
+                self._connected()
+                self.give_up(flight, said(error))
             return self._lost(flight, error)
 
     def give_up(self, flight: Flight, reason: str) -> None:

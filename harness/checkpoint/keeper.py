@@ -135,7 +135,7 @@ class Keeper:
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise  # the process is asked to end; that is no failure of the copy
         except BaseException as error:  # noqa: BLE001  # some checkpoint errors are no `Exception`
-            self._spokesman.fail(place.step, said(error), Tier.MEMORY)
+            self._fail(place.step, error)
             return None
         finally:
             self._spokesman.tell(SaveUnblocked(place.step, Tier.MEMORY))
@@ -144,9 +144,20 @@ class Keeper:
         self._begun.put((place.step, taken))
         return taken
 
+    def _fail(self, step: int, error: BaseException) -> None:
+        """Tell it; a rank for which nobody speaks says it itself."""
+        self._spokesman.fail(step, said(error), Tier.MEMORY)
+        if self._spokesman.rank != 0:
+            warn(f"rank {self._copier.rank} keeps no copy of step {step}: {said(error)}")
+
     def wait(self) -> None:
         """Come back once the last copy is whole and labelled, or has failed."""
         self._idle.wait()
+
+    def forget(self) -> None:
+        """No copy is to be gone on from any more."""
+        self.wait()
+        self._copier.buffers.forget()
 
     def close(self, timeout_s: float, *, over: bool) -> None:
         """End the thread, and take away what has a name if the run is `over`."""
@@ -162,7 +173,7 @@ class Keeper:
             try:
                 taken.finish()
             except BaseException as error:  # noqa: BLE001  # some checkpoint errors are no `Exception`
-                self._spokesman.fail(step, said(error), Tier.MEMORY)
+                self._fail(step, error)
                 continue
             finally:
                 self._idle.set()

@@ -46,7 +46,7 @@ class Folder:
         """
         lock = self._made()
         owner = {"schema": 1, "run_dir": str(run_dir.path), "launcher": launcher}
-        born = {"start_ticks": start_ticks(launcher)}
+        born = {"start_ticks": start_ticks(launcher), "processes": _processes()}
         replace_file(self.path / _OWNER, json.dumps({**owner, **born}).encode() + b"\n")
         return lock
 
@@ -78,6 +78,11 @@ class Folder:
         finally:
             if lock >= 0:
                 os.close(lock)
+
+    def clear(self, rank: int) -> None:
+        """Take away what a rank before this one was killed in the middle of making."""
+        for path in self.path.glob(f".rank-{rank}.slot-*"):
+            path.unlink(missing_ok=True)
 
     def make(self, rank: int, slot: int, size_bytes: int) -> Memory:
         """New memory in the place of what was there under this name. Raises `OSError`."""
@@ -122,7 +127,7 @@ class Folder:
             return False
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if self._launcher_lives() or self._is_led():
+            if self._is_elsewhere() or self._launcher_lives() or self._is_led():
                 return False
             self.remove()
         except OSError:  # it is held, or nobody can tell
@@ -137,6 +142,10 @@ class Folder:
         except (OSError, ValueError, TypeError):
             return {}
 
+    def _is_elsewhere(self) -> bool:
+        """Its processes are those of another container, of which nobody here can tell whether they live."""
+        return self._owner().get("processes", _processes()) != _processes()
+
     def _launcher_lives(self) -> bool:
         owner = self._owner()
         with suppress(OSError, KeyError, TypeError, ValueError):
@@ -149,6 +158,14 @@ class Folder:
     def _is_led(self) -> bool:
         run_dir = str(self._owner().get("run_dir", ""))
         return bool(run_dir) and is_led(RunDir.at(run_dir))
+
+
+def _processes() -> str:
+    """Names the processes among which a process id means something."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
 
 
 def is_led(run_dir: RunDir) -> bool:

@@ -240,7 +240,7 @@ Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 def _chunks(target: Tensor, source: Tensor) -> Iterable[tuple[Bytes, Bytes]]:
     """The same bytes in pieces; a tensor whose values do not lie together is one of its own making."""
-    whole = _bytes(target), _bytes(source.contiguous())
+    whole = _bytes(target), _bytes(source.resolve_conj().resolve_neg().contiguous())
     for begin in range(0, target.nbytes, _CHUNK_BYTES):
         yield tuple(side[begin : begin + _CHUNK_BYTES] for side in whole)  # type: ignore[misc]
 

@@ -117,7 +117,7 @@ class Recollection:
 
     def adopt(self) -> dict[int, Memory]:
         """This rank's memories, to go on with; but for one that a save is being written out of."""
-        mine = [it for it in self._loans or () if it.rank == self._rank and not it.busy]
+        mine = [it for it in self._lent() if it.rank == self._rank and not it.busy]
         return {loan.slot: Memory.of(os.dup(loan.descriptor)) for loan in mine}
 
     def close(self) -> None:
@@ -140,11 +140,15 @@ class Recollection:
         if self._loans is None:
             self._loans = []
             whose = None if self._rank == 0 else self._rank
-            for address in dict.fromkeys(self._addresses):
+            addresses = [*dict.fromkeys(self._addresses)]
+            # While an earlier saver lends, the later one may have taken all over: that is asked again.
+            for address in (*addresses, *addresses[:-1]):
                 try:
-                    self._loans = list(borrow(address, self._run_id, whose))
+                    for loan in borrow(address, self._run_id, whose):
+                        self._loans.append(loan)
                     break
                 except (OSError, EOFError, ValueError) as error:
+                    self.close()  # what came before the saver went is not all of it
                     if not isinstance(error, ConnectionRefusedError):
                         warn(f"what is in memory cannot be had: {said(error)}")
             if not self._loans and self.folder is not None:

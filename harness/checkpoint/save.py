@@ -8,7 +8,7 @@ boundary, so that the newest state is the one that is saved. No failure of a sav
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 
 from harness.checkpoint.agreement import SIGN_OF_LIFE_S, Agreement
 from harness.checkpoint.buffers import Buffers, copy
@@ -23,6 +23,7 @@ from harness.checkpoint.recollection import Recollection
 from harness.checkpoint.store import Store
 from harness.checkpoint.tell import Records, Spokesman, said, warn
 from harness.checkpoint.upkeep import sweep
+from harness.checkpoint.vouching import Vouching
 from harness.checkpoint.wire import Hello
 from harness.checkpoint.words import Reply
 from harness.checkpoint.writer import Writer
@@ -75,8 +76,7 @@ class Checkpointer:
         self._attempt = attempt
         self.every_steps = every_steps
         self._slot = slot
-        self._vouch = vouch
-        self._checked = (-1, Tier.MEMORY)
+        self._vouching = Vouching(vouch)
         self._deadline_s = deadline_s
         self._channel = channel = Channel(messages, f"save-{attempt}/")
         self._waiting = False
@@ -94,7 +94,9 @@ class Checkpointer:
         self._copying: tuple[int, Tier] | None = None
         self._carrier = Carriers.of(hello, saver, store, channel, self._spokesman)
         others = (channel, self._carrier, self._spokesman)
-        self._agreement = Agreement(rank, attempt, *others, deadline_s, self._show_saving)
+        self._agreement = Agreement(
+            rank, attempt, *others, deadline_s, partial(self._show, Mark.SAVING)
+        )
         self._writer = Writer(self._carrier, self._first, self._agreement.forget)
         self._keeper = Keeper(self._copier, *others, folder, on=keeps)
         self.memory_every = memory_every or 0
@@ -105,10 +107,9 @@ class Checkpointer:
         A `fresh` state has no state of its optimizers yet; it may become three times as large.
         """
         need = cache(lambda: self._copier.need(shared, own))  # to plan takes milliseconds
-        if not fresh:
-            with suppress(
-                Exception
-            ):  # on all ranks at once; what is wrong is told where it is used
+        # By all ranks at once, before the others wait for rank 0; what is wrong is told where it is used.
+        if not fresh and (self.every_steps or self._keeper.is_on):
+            with suppress(Exception):
                 need()
         self._keeper.settle(need, 3 if fresh else 1, self._deadline_s)
         if not fresh and (self.every_steps or self._keeper.is_on):
@@ -162,6 +163,10 @@ class Checkpointer:
     def commit_s(self) -> float:
         """How long the last save to storage took to become durable; 0 before the first."""
         return self._writer.commit_s
+
+    def forget_copies(self) -> None:
+        """Have no later attempt go on from what is in memory."""
+        self._keeper.forget()
 
     def settle(self) -> None:
         """Wait, in the training thread, until what only an optimizer's step changes is copied."""
@@ -243,14 +248,15 @@ class Checkpointer:
         place = Place(reply.step, self._attempt, reply.trial)
         number = self._agreement.questions - 1
         taken = taken or self._kept(place.step, shared, own)
-        self._check(place.step, Tier.STORAGE)
+        refusal = self._vouching.refusal(place.step, Tier.STORAGE)
         self._show(Mark.SAVING)
         self._spokesman.tell(SaveStarted(place.step, Tier.STORAGE))
         try:
-            taken, failure = self._copied(place, shared, own, taken)
+            copied = self._copied(place, shared, own, taken) if refusal is None else (None, refusal)
         finally:
             self._spokesman.tell(SaveUnblocked(place.step, Tier.STORAGE))
             self._show(Mark.STEPPING)
+        taken, failure = copied
         if not self._writer.wait(0):
             self._carrier.excuse(number, place, failure or "is still writing")
         elif taken is None:
@@ -260,17 +266,14 @@ class Checkpointer:
                 number, place, taken.share, taken.memory, None, taken.slot, taken.wait
             )
 
-    def _check(self, step: int, tier: Tier) -> None:
-        """Have the state vouched for, once for each tier that it goes to: ranks may compare it for that."""
-        if self._checked != (step, tier):
-            self._checked = step, tier
-            self._vouch(tier)
-
     def _kept(self, step: int, shared: Tree, own: Tree) -> Taken | None:
         """A copy for the memory tier, if there is one."""
         if not self._keeper.is_on:
             return None
-        self._check(step, Tier.MEMORY)
+        refusal = self._vouching.refusal(step, Tier.MEMORY)
+        if refusal is not None:
+            warn(f"rank {self._rank} keeps no copy of step {step}: {refusal}")
+            return None
         self._show(Mark.SAVING)
         try:
             self._copying = step, Tier.MEMORY
@@ -297,9 +300,6 @@ class Checkpointer:
         except BaseException as error:  # noqa: BLE001  # some checkpoint errors are no `Exception`
             return None, said(error)
         return taken, None
-
-    def _show_saving(self) -> None:
-        self._show(Mark.SAVING)
 
     def _show(self, mark: Mark) -> None:
         if self._slot is not None:

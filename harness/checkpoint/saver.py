@@ -57,15 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         leave = _asked_to_leave()
         earlier = take_over(desk.shelf, whereabouts(run_dir), asked.address, found.run_id)
         with closing(listener(asked.address)) as listening:
-            announce(run_dir, asked.address)
+            with suppress(OSError):  # a full disk: the ranks of this launcher know the address
+                announce(run_dir, asked.address)
             relieve(earlier)
             _serve(desk, listening, [leave, *parents])
             dismissed, folder = _was_asked(leave), _folder(run_dir)
             succeeded = not dismissed and _linger(desk, listening, leave, asked.linger, folder)
-        ended = desk.leave(LEAVES_WITHIN_S)
         if folder is not None and dismissed:
-            folder.remove()
-        elif folder is not None and not succeeded:
+            folder.remove()  # first: who is asked to leave may be killed, and mappings stay
+        ended = desk.leave(LEAVES_WITHIN_S)
+        if folder is not None and not dismissed and not succeeded:
             folder.remove_dead()  # another launcher may have begun meanwhile
     sys.stderr.flush()
     os._exit(0 if ended else 1)  # a thread may be stuck in the storage: it is not waited for

@@ -84,7 +84,11 @@ class Shelf:
         """The memories of a rank, or of all, once all that was copied is sealed."""
         with self._changed:
             self._changed.wait_for(lambda: not self._sealing, within_s)
-            return [(key, held) for key, held in self._held.items() if rank in (None, key[0])]
+            found = [(key, held) for key, held in self._held.items() if rank in (None, key[0])]
+        for key, held in found:  # a rank may have died after its copy, and before its word of it
+            if slot.label_of(held.view) is not None and slot.kept(held.view) is None:
+                self._seal(key, held, fresh=False)
+        return found
 
     @property
     def is_empty(self) -> bool:

@@ -12,21 +12,28 @@ from harness.checkpoint.wire import Line, Relieved
 
 _TIMEOUT_S = 40.0
 """An earlier saver seals what it has before it lends that."""
+_TRIES = 2
 
 
 def take_over(shelf: Shelf, earlier: str, mine: str, run_id: str) -> Line | None:
     """Put on the shelf what the saver at `earlier` holds; the line to it, if there is one."""
     if earlier in ("", mine):
         return None
-    try:
-        line = Line.to(earlier, _TIMEOUT_S)
-    except OSError:
-        return None  # it has gone, and all with it
-    try:
-        for loan in lent(line, run_id, None):
-            shelf.put(loan.rank, loan.slot, loan.descriptor, 0, busy=loan.busy)
-    except (OSError, EOFError, ValueError) as error:
-        warn(f"what an earlier saver holds cannot be taken over: {said(error)}")
+    line: Line | None = None
+    for _ in range(_TRIES):  # it is let go in any case, and all that was not taken over with it
+        if line is not None:
+            line.close()
+        try:
+            line = Line.to(earlier, _TIMEOUT_S)
+        except OSError:
+            return None  # it has gone, and all with it
+        try:
+            for loan in lent(line, run_id, None):
+                shelf.put(loan.rank, loan.slot, loan.descriptor, 0, busy=loan.busy)
+        except (OSError, EOFError, ValueError) as error:
+            warn(f"what an earlier saver holds cannot be taken over: {said(error)}")
+        else:
+            break
     return line
 
 

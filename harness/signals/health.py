@@ -5,7 +5,7 @@ whether the optimizer steps, at once.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,7 @@ class Health:
     """One rank's eye on its training. `observed` holds the loss of the step under way.
 
     `rollback` is what follows a loss that jumps; without it that is told, and nothing follows.
+    `before_failing` is called before an error ends the attempt for what is not finite.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Health:
         late: bool,
         world_size: int,
         rollback: Rollback | None = None,
+        before_failing: Callable[[], None] = lambda: None,
     ) -> None:
         self._voice = voice
         self._observed = observed
@@ -77,6 +79,7 @@ class Health:
         self._limits = Limits()
         self._losses = Losses(self._limits)
         self._rollback = rollback
+        self._before_failing = before_failing
         self._finished = 0
         self.begin(0)
 
@@ -151,6 +154,7 @@ class Health:
         reaction = Reaction.REPORT if self._reaction is Reaction.REPORT else Reaction.FAIL
         self._voice.write(NonfiniteFound(self._finished, Place.WEIGHTS, reaction))
         if reaction is Reaction.FAIL:
+            self._before_failing()
             raise NonfiniteError(
                 f"the weights after step {self._finished} are not finite, and not saved:"
                 f" {', '.join(bad[:4])}{', …' if len(bad) > 4 else ''}; on_nonfinite = report goes on"
@@ -257,6 +261,8 @@ class Health:
             self._voice.tell(NonfiniteFound(step, Place.GRADIENT, self._reaction))
         if self._reaction is not Reaction.FAIL:
             return
+        if loss or gradient:
+            self._before_failing()
         way_out = "on_nonfinite = skip or report goes on instead"
         if loss:
             raise NonfiniteError(f"the loss of step {step} is not finite; {way_out}")

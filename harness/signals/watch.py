@@ -1,5 +1,10 @@
 """All eyes that one rank has on its training, in the order in which a step meets them."""
 
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
 from torch.optim import Optimizer
 
 from harness.components import Protected
@@ -9,10 +14,13 @@ from harness.optimizer import Names
 from harness.pace import Pace
 from harness.settings import Settings
 from harness.signals.health import Health
+from harness.signals.lengths import not_finite
 from harness.signals.recompute import Audit
 from harness.signals.replicas import Replicas
 from harness.signals.rollback import Rollback
 from harness.voice import Voice
+
+LOG = logging.getLogger("harness")
 
 
 class Watch:
@@ -29,11 +37,15 @@ class Watch:
         world_size: int,
         rollback: Rollback,
         late: bool,
+        forget_copies: Callable[[], None] = lambda: None,
     ) -> None:
         self._pace = pace
         self._protected = protected
         goes_back = rollback if settings.on_spike == "rollback" else None
-        self.health = Health(voice, observed, settings, late, world_size, goes_back)
+        self._forget_copies = forget_copies
+        self.health = Health(
+            voice, observed, settings, late, world_size, goes_back, self._forget_spoiled
+        )
         self._rank, self._world_size = rank, world_size
         self._optimizers: set[Optimizer] = set()
         self.audit = Audit(voice, settings, rank, world_size)
@@ -81,15 +93,28 @@ class Watch:
         self.health.vouch(self._stepped() if tier is Tier.STORAGE else {})
         self._replicas.vouch()
 
+    def _forget_spoiled(self) -> None:
+        """Before a NaN ends the attempt: where the weights have it too, so may their last copies.
+
+        They are not looked through when they are taken. Whoever went on from one would come to the same
+        end at once, and then again.
+        """
+        with suppress(Exception):  # the error that is on its way says more
+            if not_finite([parameter for group in self._groups() for parameter in group["params"]]):
+                LOG.warning("harness: the weights are not finite either: no copy in memory is kept")
+                self._forget_copies()
+
     def _stepped(self) -> Names:
         """What the optimizers step: of what is equal on all ranks, each looks at its part."""
         names, equal = self._protected.names(), self._protected.replicated()
-        stepped = {
-            p for it in self._optimizers for group in it.param_groups for p in group["params"]
-        }
+        stepped = {parameter for group in self._groups() for parameter in group["params"]}
         return {
             parameter: name
             for place, (parameter, name) in enumerate(names.items())
             if parameter in stepped
             if parameter not in equal or place % self._world_size == self._rank
         }
+
+    def _groups(self) -> Iterator[dict[str, Any]]:
+        for optimizer in self._optimizers:
+            yield from optimizer.param_groups

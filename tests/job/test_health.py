@@ -22,6 +22,7 @@ from harness.events import (
     SaveCommitted,
     StateDigested,
     StepTimed,
+    Tier,
     TrainingResumed,
 )
 from harness.journal import read
@@ -105,6 +106,25 @@ def test_a_loss_that_is_no_number_ends_the_attempt_by_its_rank_and_the_run_goes_
         it.step for _, it in told(tmp_path, TrainingResumed) if isinstance(it, TrainingResumed)
     ]
     assert resumed in ([0, 0], [0, 2])  # the save after step 2 may have been under way
+    assert len(models(ends(tmp_path, 2))) == 1
+
+
+def test_weights_that_an_optimizer_spoils_are_gone_on_from_in_the_storage(loop, tmp_path):
+    spoils = """
+def spoil(*_):
+    if job.attempt == 1 and sampler.position == 5 * 12:
+        model.module[3].weight.data.fill_(float("nan"))
+optimizer.register_step_post_hook(spoil)
+"""
+    assert loop(2, settings=", memory_every='1 steps'", before=spoils) == 0
+    ((_, failure),) = told(tmp_path, FailureDetected)
+    assert isinstance(failure, FailureDetected)
+    assert failure.cause == Cause.NONFINITE
+    kept = [it for _, it in told(tmp_path, SaveCommitted) if isinstance(it, SaveCommitted)]
+    assert (5, Tier.MEMORY) in [(it.step, it.tier) for it in kept], "it was copied"
+    _, resumed = (it for _, it in told(tmp_path, TrainingResumed))
+    assert isinstance(resumed, TrainingResumed)
+    assert (resumed.step, resumed.tier) in ((2, Tier.STORAGE), (4, Tier.STORAGE))
     assert len(models(ends(tmp_path, 2))) == 1
 
 

@@ -130,13 +130,20 @@ def test_an_exception_is_printed_without_our_frames_and_kept_in_the_error_file(
     [
         ("sys.exit(main())", "", ""),
         ("sys.exit(7)", "exit code 7", ""),
+        (
+            "sys.stdout = io.TextIOWrapper(sys.stdout.detach(), line_buffering=True)\nsys.exit(7)",
+            "exit code 7",
+            "",
+        ),
         ("sys.exit('no data\\nat all')", "exit code 1: no data …", "no data\nat all\n"),
         ("os._exit(3)", "exit code 3", ""),
         ("os.kill(os.getpid(), 11)", "killed by SIGSEGV", None),
     ],
 )
 def test_the_way_a_script_leaves_is_told(bench: Bench, leave: str, said: str, stderr: str | None):
-    script = bench.write("s.py", f"import os, sys\n\n\ndef main():\n    return 0\n\n\n{leave}\n")
+    script = bench.write(
+        "s.py", f"import io, os, sys\n\n\ndef main():\n    return 0\n\n\n{leave}\n"
+    )
     status = bench.launch("--max-restarts", "0", script).wait()
     assert status == (1 if said else 0)
     assert [failure.reason for failure in bench.events(FailureDetected)] == ([said] if said else [])

@@ -70,6 +70,16 @@ def test_a_rank_whose_copies_fail_keeps_no_other_waiting(run, monkeypatch):
     assert run.log.of(SaveCommitted) == []
 
 
+def test_what_a_rank_was_killed_in_the_middle_of_making_is_taken_away_by_the_next(tmp_path):
+    folder = Folder(tmp_path)
+    folder.make(0, 1, 4096)
+    for name in (".rank-0.slot-0.123", ".rank-0.slot-1.9", ".rank-1.slot-0.123"):
+        (tmp_path / name).write_bytes(b"half")
+    folder.clear(0)
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [".rank-1.slot-0.123", "rank-0.slot-1"]
+
+
 def test_a_copy_that_nobody_had_time_to_seal_is_sealed_by_whoever_finds_it(run):
     train(run, 1, 2)
     for path in Path(run.memory_dir).glob("*/rank-*"):
@@ -166,6 +176,15 @@ def test_a_run_of_which_nobody_can_tell_whether_it_lives_is_never_swept(tmp_path
     (tmp_path / "run").symlink_to(tmp_path / "run")  # cannot be opened, and is there
     assert sweep(str(tmp_path)) == []
     (tmp_path / "run").unlink()
+    assert sweep(str(tmp_path)) == [folder]
+
+
+def test_a_run_of_another_container_is_never_swept(tmp_path, monkeypatch):
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(named, "_processes", lambda: "pid:[4026599999]")
+        folder = claimed(tmp_path, "run", os.getpid(), ticks=1)
+    assert sweep(str(tmp_path)) == []
+    assert claimed(tmp_path, "run", os.getpid(), ticks=1) == folder
     assert sweep(str(tmp_path)) == [folder]
 
 

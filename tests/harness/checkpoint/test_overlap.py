@@ -214,6 +214,19 @@ def test_every_dtype_is_copied_late(dtype: torch.dtype):
     assert target.sum() != 0
 
 
+@pytest.mark.parametrize("seen", [torch.conj, lambda it: it.conj().imag], ids=["conj", "neg"])
+def test_values_that_torch_turns_as_it_reads_them_are_copied_turned(seen):
+    source = seen(torch.complex(torch.rand(300, 1000), torch.rand(300, 1000)))
+    target = torch.empty(source.shape, dtype=source.dtype)
+    expected = source.clone()
+    overlap = Overlap(lambda: [source], print)
+    overlap.announce()
+    late = overlap.copy([(target, source)])
+    overlap.settle()
+    late.wait()
+    assert torch.equal(target, expected)
+
+
 def test_a_copy_that_fails_as_it_begins_is_not_gone_on_with():
     source, target = torch.ones(1 << 24), torch.zeros(1 << 24)
     overlap = Overlap(lambda: [source], print)

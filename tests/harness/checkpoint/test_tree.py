@@ -82,7 +82,7 @@ def test_any_tree_comes_back_in_type_and_to_the_last_bit(tree):
 
 def assert_flattens_like_the_first_time(flattener: Flattener, tree: Any) -> None:
     fast, slow = flattener.flatten(tree), flatten(tree)
-    assert same(fast.skeleton, slow.skeleton)
+    assert same(json.loads(fast.text), slow.skeleton)
     assert list(fast.tensors) == list(slow.tensors)
     for name, tensor in slow.tensors.items():
         mine = fast.tensors[name]
@@ -136,15 +136,45 @@ def test_values_that_lie_elsewhere_each_time_are_no_other_form():
     trees = [{"stream": torch.full((4,), n), "tied": [torch.zeros(2)] * 2} for n in range(3)]
     first, *later = [flattener.flatten(tree) for tree in trees]
 
-    assert all(flat.skeleton is first.skeleton for flat in later)
+    assert all(flat.form is first.form for flat in later)
     assert [int(flat.tensors["stream"][0]) for flat in (first, *later)] == [0, 1, 2]
 
 
 def test_what_is_as_it_was_is_not_named_again():
     flattener, tree = Flattener(), {"a": torch.ones(2), "tied": [torch.zeros(3)] * 2, "lr": 0.1}
-    assert flattener.flatten(tree).skeleton is flattener.flatten(tree).skeleton
-    first = flattener.flatten(tree).skeleton
-    assert flattener.flatten(tree | {"lr": 0.2}).skeleton is not first
+    first = flattener.flatten(tree)
+    again = flattener.flatten(tree)
+    assert (again.form, again.text) == (first.form, first.text)
+    assert again.form is first.form
+    later = flattener.flatten(tree | {"lr": 0.2})
+    assert later.form is first.form
+    assert '"lr":0.2}' in later.text
+
+
+def revalued(node: Any, data: st.DataObject) -> Any:
+    """The same form with other values."""
+    if isinstance(node, Tensor):
+        return node
+    if isinstance(node, dict):
+        return type(node)((key, revalued(item, data)) for key, item in node.items())
+    if isinstance(node, list | tuple):
+        return type(node)(revalued(item, data) for item in node)
+    others = {bool: st.booleans(), int: st.integers(), float: st.floats()}
+    return data.draw(others.get(type(node), st.text() if isinstance(node, str) else st.none()))
+
+
+@given(trees, st.data())
+def test_trees_that_differ_in_their_values_are_each_described_by_their_own(tree, data):
+    flattener = Flattener()
+    for one in (tree, revalued(tree, data), revalued(tree, data), tree):
+        assert_flattens_like_the_first_time(flattener, one)
+
+
+def test_what_looks_like_the_place_of_a_value_is_no_place():
+    flattener = Flattener()
+    for number in (1, 2, 3):
+        tree = {"a": "\ue0000\ue000", "\ue0001\ue000": number, "b": [number, "\ue0001\ue000"]}
+        assert_flattens_like_the_first_time(flattener, tree)
 
 
 def test_what_cannot_be_saved_is_refused_after_what_could():

@@ -33,6 +33,7 @@ class Watched:
         protected = Protected()
         protected.add(model=self.model, optimizer=self.optimizer)
         voice = Voice(run_dir, "run", 0, 1)
+        self.forgotten: list[bool] = []
         self.watch = Watch(
             voice,
             self.observed,
@@ -43,6 +44,7 @@ class Watched:
             1,
             Rollback(run_dir, 2),
             late=False,
+            forget_copies=lambda: self.forgotten.append(True),
         )
         self.pace.watch(self.model)
         self.pace.watch_optimizer(self.optimizer)
@@ -99,6 +101,7 @@ def test_weights_that_an_optimizer_spoils_by_itself_are_not_saved(tmp_path: Path
     ):
         watched.watch.vouch(Tier.STORAGE)
     assert watched.told() == [NonfiniteFound(7, Where.WEIGHTS, Reaction.FAIL)]
+    assert watched.forgotten == [True]
 
 
 def test_what_is_copied_to_memory_every_second_is_not_read_through_for_it(tmp_path: Path):
@@ -106,6 +109,34 @@ def test_what_is_copied_to_memory_every_second_is_not_read_through_for_it(tmp_pa
     of_zero_by_zero(watched)
     watched.watch.vouch(Tier.MEMORY)
     assert watched.told() == []
+
+
+def test_copies_of_weights_that_are_spoilt_are_forgotten_before_that_ends_the_attempt(
+    tmp_path: Path,
+):
+    watched = Watched(tmp_path, Settings(health_every_steps=0))
+    of_zero_by_zero(watched)
+    assert watched.forgotten == []
+    watched.observed.add(float("nan"), 0)
+    with pytest.raises(NonfiniteError):
+        watched.step(8)
+    assert watched.forgotten == [True]
+
+
+def test_copies_of_sound_weights_stay_when_a_loss_ends_the_attempt(tmp_path: Path):
+    watched = Watched(tmp_path, Settings(health_every_steps=0))
+    watched.observed.add(float("nan"), 0)
+    with pytest.raises(NonfiniteError):
+        watched.step(1)
+    assert watched.forgotten == []
+
+
+def test_copies_stay_where_one_only_wants_to_hear_of_it(tmp_path: Path):
+    watched = Watched(tmp_path, Settings(on_nonfinite="report", health_every_steps=0))
+    of_zero_by_zero(watched)
+    watched.observed.add(float("nan"), 0)
+    watched.step(8)
+    assert watched.forgotten == []
 
 
 def test_spoilt_weights_are_saved_by_those_who_only_want_to_hear_of_it(tmp_path: Path):
