@@ -111,7 +111,10 @@ def test_a_loss_that_is_no_number_ends_the_attempt_by_its_rank_and_the_run_goes_
 
 def test_weights_that_an_optimizer_spoils_are_gone_on_from_in_the_storage(loop, tmp_path):
     spoils = """
+import time
 def spoil(*_):
+    if sampler.position == 4 * 12:
+        time.sleep(1.5)  # what was handed over after step 2 becomes durable meanwhile
     if job.attempt == 1 and sampler.position == 5 * 12:
         model.module[3].weight.data.fill_(float("nan"))
 optimizer.register_step_post_hook(spoil)
