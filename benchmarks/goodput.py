@@ -47,7 +47,7 @@ SIDES = {
     "async-save": "DDP + DCP async_save at Young's interval, torchrun",
 }
 PRELOADED = "torch.distributed.checkpoint.state_dict,fsspec"
-"""What the script imports, and a restart need not: the line `--preload` of a user's own."""
+"""What the script imports, which ranks then need not at every restart."""
 KEEP_FREED = "glibc.malloc.trim_threshold=1073741824:glibc.malloc.mmap_threshold=1073741824"
 KILLS_A_TURN = 5
 RANKS = 2

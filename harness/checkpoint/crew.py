@@ -108,7 +108,7 @@ class Crew:
             self._changed.notify_all()
 
     def give_up(self, number: int, reason: str) -> None:
-        """Rank 0 does not want a save any more."""
+        """Rank 0 does not want a save any more, or a rank is about to use its memory again."""
         with self._changed:
             save = self._saves.get(number)
             if save is None or save.committing:

@@ -107,12 +107,12 @@ class _Look:
             return self.at(node, depth)
         if kind is dict or kind is OrderedDict:
             self.seen.append(tuple(node))
-            return _TEXT.issuperset(map(type, node)) and self.at(node.values(), depth)
+            return _KEYS.issuperset(map(type, node)) and self.at(node.values(), depth)
         return False
 
 
 _PLAIN = frozenset((type(None), str, int, bool))
-_TEXT = frozenset((str,))
+_KEYS = frozenset((str,))
 
 
 # ── the description, with other values ──────────────────────────────────────────────────────────

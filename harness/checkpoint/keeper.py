@@ -147,7 +147,7 @@ class Keeper:
     def _fail(self, step: int, error: BaseException) -> None:
         """Tell it; a rank for which nobody speaks says it itself."""
         self._spokesman.fail(step, said(error), Tier.MEMORY)
-        if self._spokesman.rank != 0:
+        if self._copier.rank != 0:
             warn(f"rank {self._copier.rank} keeps no copy of step {step}: {said(error)}")
 
     def wait(self) -> None:

@@ -25,7 +25,7 @@ from harness.checkpoint.desk import Desk
 from harness.checkpoint.named import Folder
 from harness.checkpoint.store import Store
 from harness.checkpoint.succession import relieve, take_over
-from harness.checkpoint.tell import record
+from harness.checkpoint.tell import record, said, warn
 from harness.checkpoint.whereabouts import announce, whereabouts
 from harness.checkpoint.wire import listener
 from harness.events import Event
@@ -57,8 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         leave = _asked_to_leave()
         earlier = take_over(desk.shelf, whereabouts(run_dir), asked.address, found.run_id)
         with closing(listener(asked.address)) as listening:
-            with suppress(OSError):  # a full disk: the ranks of this launcher know the address
-                announce(run_dir, asked.address)
+            _announce(run_dir, asked.address)
             relieve(earlier)
             _serve(desk, listening, [leave, *parents])
             dismissed, folder = _was_asked(leave), _folder(run_dir)
@@ -66,10 +65,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if folder is not None and dismissed:
             folder.remove()  # first: who is asked to leave may be killed, and mappings stay
         ended = desk.leave(LEAVES_WITHIN_S)
-        if folder is not None and not dismissed and not succeeded:
+        if folder is not None and not (dismissed or succeeded):
             folder.remove_dead()  # another launcher may have begun meanwhile
     sys.stderr.flush()
     os._exit(0 if ended else 1)  # a thread may be stuck in the storage: it is not waited for
+
+
+def _announce(run_dir: RunDir, address: str) -> None:
+    """Write down where this saver is. Its launcher's own ranks know; a full disk ends nothing."""
+    try:
+        announce(run_dir, address)
+    except OSError as error:
+        warn(f"a later launcher will not find what is in memory: {said(error)}")
 
 
 def _serve(

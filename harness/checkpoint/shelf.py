@@ -86,8 +86,7 @@ class Shelf:
             self._changed.wait_for(lambda: not self._sealing, within_s)
             found = [(key, held) for key, held in self._held.items() if rank in (None, key[0])]
         for key, held in found:  # a rank may have died after its copy, and before its word of it
-            if slot.label_of(held.view) is not None and slot.kept(held.view) is None:
-                self._seal(key, held, fresh=False)
+            self._seal(key, held, fresh=False)
         return found
 
     @property
