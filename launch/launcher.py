@@ -5,6 +5,7 @@ nothing; all that can be refused is refused before the first rank starts.
 """
 
 import os
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -98,6 +99,11 @@ def _spawner(asked: Options) -> tuple[Spawner, Options, Sequence[str]]:
     return Spawner.execute(asked.program, "", kept), replace(asked, preload=kept), lines
 
 
+def _without_a_log_dir(asked: Namespace) -> Namespace:
+    """The flags without the directory that torch makes for its agent's logs as it reads them, and leaves behind."""
+    return Namespace(**vars(asked) | {"log_dir": os.devnull})
+
+
 def _ranks(asked: Options, prepared: Prepared, threads: str | None) -> Ranks:
     """Count the ranks, and settle what they are told.
 
@@ -105,7 +111,7 @@ def _ranks(asked: Options, prepared: Prepared, threads: str | None) -> Ranks:
     """
     world_size = capacity.ranks(asked.ranks)
     try:
-        config, _, _ = config_from_args(asked.torch)
+        config, _, _ = config_from_args(_without_a_log_dir(asked.torch))
     except (AssertionError, RuntimeError, ValueError) as error:
         raise UsageError(str(error)) from None
     wanted = settings.values(prepared.record.settings).threads
@@ -185,7 +191,6 @@ class _Launcher:
         log, complain = self._run_dir.launcher_log, self._voice.complain
         beside = Beside(self._recipes(), log, watch, recorder, self._say, complain)
         served.forget_dead(self._run_dir)
-        stack.callback(served.forget_dead, self._run_dir)
         stack.callback(beside.stop_all)
         beside.start()
         return beside
@@ -197,7 +202,12 @@ class _Launcher:
         beside.stop(SAVER, SAVER_TIMEOUT_S if own_end else companions.STOP_TIMEOUT_S)
         beside.stop(INJECTOR)
         recorder.write(events.RunFinished(ending.outcome, ending.reason))
-        beside.stop_all()
+        if ending.outcome is Outcome.FAILED:
+            with served.address_kept(self._run_dir):
+                beside.stop_all()
+        else:
+            beside.stop_all()
+            served.forget_dead(self._run_dir)
 
     def _check_resume(self, store: Store, resume: str) -> None:
         """Refuse what no rank could resume from, before any is started."""

@@ -2,10 +2,12 @@
 
 import json
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.replace import replace_file
 from harness.rundir import RunDir
 
 
@@ -40,3 +42,15 @@ def forget_dead(run_dir: RunDir) -> None:
         return
     with suppress(OSError):
         run_dir.exporter.unlink()
+
+
+@contextmanager
+def address_kept(run_dir: RunDir) -> Iterator[None]:
+    """Leave the address, though its exporter ends in here: that nobody answers there tells of a run that failed."""
+    kept = b""
+    with suppress(OSError):
+        kept = run_dir.exporter.read_bytes()
+    yield
+    if kept:
+        with suppress(OSError):
+            replace_file(run_dir.exporter, kept)

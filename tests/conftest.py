@@ -1,7 +1,8 @@
-"""What every test is held to: it leaves no process, no shared memory and no listening port."""
+"""What every test is held to: it leaves no process, no shared memory, no listening port and no temporary file."""
 
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,12 +29,18 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _left_behind() -> set[str]:
-    """What this test process owns that must be gone in the end, in words."""
+def _left_behind(temporary: Path) -> set[str]:
+    """What this test process owns that must be gone in the end, in words; `temporary` is its folder for such files."""
     mine = set(psutil.Process().children(recursive=True))
     marked = {process for process in psutil.process_iter() if _started_by_us(process)}
     names = {_named(process) for process in mine | marked} - {""}
-    return names | {f"shared memory {path.name}" for path in Path("/dev/shm").iterdir()}
+    names |= {f"shared memory {path.name}" for path in Path("/dev/shm").iterdir()}
+    return names | {f"temporary {it.name}" for it in temporary.iterdir() if not _is_cache(it.name)}
+
+
+def _is_cache(name: str) -> bool:
+    """True for what torch's compiler keeps for the next process."""
+    return name.startswith("torchinductor_")
 
 
 def _named(process: psutil.Process) -> str:
@@ -60,16 +67,25 @@ os.environ["HARNESS_TEST_RUN"] = MARK
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nothing_is_left_behind() -> Iterator[None]:
-    """Fails the test run if it leaves a process or shared memory that was not there before."""
-    before = _left_behind()
-    yield
-    psutil.wait_procs(psutil.Process().children(recursive=True), timeout=10)
-    left = _left_behind() - before
-    until_s = time.monotonic() + BESIDE_S
-    while left and time.monotonic() < until_s:  # tests beside these have shared memory for a while
-        time.sleep(0.5)
-        left &= _left_behind()
+def nothing_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fails the test run if it leaves a process, shared memory or a temporary file that was not there before."""
+    tmp_path_factory.getbasetemp()  # chosen while the temporary folder is still everybody's
+    with (
+        tempfile.TemporaryDirectory(prefix="harness-tests-") as name,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("TMPDIR", name)
+        patch.setattr(tempfile, "tempdir", None)  # to be looked up anew
+        before = _left_behind(Path(name))
+        yield
+        psutil.wait_procs(psutil.Process().children(recursive=True), timeout=10)
+        left = _left_behind(Path(name)) - before
+        until_s = time.monotonic() + BESIDE_S
+        while (
+            left and time.monotonic() < until_s
+        ):  # tests beside these have shared memory for a while
+            time.sleep(0.5)
+            left &= _left_behind(Path(name))
     assert not left, f"left behind after the tests: {sorted(left)}"
 
 
