@@ -274,7 +274,8 @@ def _command(side: str, folder: Path, asked: argparse.Namespace) -> list[str]:
         own = ["--run", str(folder / "run"), "--no-metrics", "--memory-every", asked.memory_every]
         own += ["--preload", PRELOADED]
         return [sys.executable, "-m", "harness", "run", *flags, *own, *script]
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", *flags, *script]
+    flags += ["--standalone", "--log-dir", str(folder / "logs")]
+    return [sys.executable, "-m", "torch.distributed.run", *flags, *script]
 
 
 def _bury(folder: Path) -> None:

@@ -150,9 +150,10 @@ def _commands(job: Job, run_dir: RunDir) -> list[list[str]]:
     if job.tool is Tool.HARNESS:
         own = ["--run", str(run_dir.path), "--tape", tape_file, "--no-metrics"]
         return [[python, "-m", "harness", "run", *flags, *own, *SCRIPT]]
+    theirs = ["--log-dir", str(run_dir.path.parent / "logs")]
     inject = ["faultinject", "inject", "--run", str(run_dir.path), "--tape", tape_file]
     return [
-        [python, "-m", "torch.distributed.run", "--standalone", *flags, *SCRIPT],
+        [python, "-m", "torch.distributed.run", "--standalone", *flags, *theirs, *SCRIPT],
         [python, "-m", *inject],
     ]
 

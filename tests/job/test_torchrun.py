@@ -37,7 +37,11 @@ ENVIRONMENT = {
 @contextmanager
 def torchrun(job, *arguments):
     """`torchrun` on two ranks; it is ended like a user would, so that it ends its ranks."""
-    flags = ("--standalone", "--nproc-per-node", "2", "--max-restarts", "3")
+    flags = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "3"]
+    flags += [
+        "--log-dir",
+        str(job.folder / "logs"),
+    ]  # else torch leaves one in the temporary folder
     with (job.folder / "torchrun.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "torch.distributed.run", *flags, str(SCRIPT), *arguments],

@@ -131,6 +131,7 @@ def slots_say(bench: Bench, mark: Mark) -> bool:
 
 def test_under_torchrun_ranks_save_and_leave_on_sigterm_too(bench: Bench):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["--log-dir", str(bench.folder / "logs")]  # else torch leaves one elsewhere
     environment = {"HARNESS_RUN_DIR": str(bench.run_dir.path), "STEP_S": "0.05"}
     with subprocess.Popen(
         [*command, str(SCRIPTS / "steps.py"), "9999"],
