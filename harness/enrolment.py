@@ -56,7 +56,7 @@ def enrol(voice: Voice, member: Membership, agreed: Session, device: torch.devic
     """
     run_dir = RunDir.at(agreed.run_dir)
     if not launched_by_us():
-        if is_first_of_launch(run_dir, member.launcher()):
+        if agreed.attempt == agreed.first_attempt:
             started = RunStarted(agreed.run_id, member.world_size, tool="torchrun")
             voice.tell(started, at_ns=agreed.began_ns)
         voice.tell(AttemptStarted(member.world_size))
@@ -71,25 +71,13 @@ def enrol(voice: Voice, member: Membership, agreed: Session, device: torch.devic
         "start_ticks": ticks,
         "boot_id": boot_id(),
         "attempt": agreed.attempt,
+        "first_attempt": agreed.first_attempt,
         "event_file": voice.event_file,
     }
     try:
         replace_file(run_dir.worker(member.rank), msgspec.json.encode(worker))
     except OSError as error:  # a full disk: training goes on, and nobody can prove who this is
         LOG.warning("harness: rank %d cannot say who it is: %s", member.rank, error)
-
-
-def is_first_of_launch(run_dir: RunDir, launcher: int) -> bool:
-    """True if no attempt that process `launcher` started has come as far as rank 0's enrolment.
-
-    Restarts do not tell: the first attempts may have failed before that.
-    """
-    try:
-        earlier = msgspec.json.decode(run_dir.worker(0).read_bytes())
-        same_boot, ticks = earlier["boot_id"] == boot_id(), int(earlier["start_ticks"])
-    except (OSError, KeyError, TypeError, ValueError, msgspec.MsgspecError, RecursionError):
-        return True
-    return not same_boot or ticks < start_ticks(launcher)
 
 
 def form_group(voice: Voice, member: Membership, messages: Store, device: torch.device) -> None:

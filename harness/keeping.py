@@ -56,6 +56,7 @@ class Keeping:
         self._messages = messages
         self._run_id = agreed.run_id
         self._attempt = agreed.attempt
+        self._first_attempt = agreed.first_attempt
         self._run_dir = RunDir.at(agreed.run_dir)
         self._settings = settings
         self._voice = voice
@@ -165,7 +166,7 @@ class Keeping:
             rank=member.rank,
             world_size=member.world_size,
             attempt=self._attempt,
-            resume=session.resume_from(asked, departures, self._attempt, member.restart_count),
+            resume=session.resume_from(asked, departures, self._attempt, self._first_attempt),
             recorder=self._voice,
             alive=self._voice.slot.beat,
             memory=self._memory,

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from torch.distributed import Store
 
 from harness import settings
 from harness.beginning import began_ns, start_ticks
-from harness.checkpoint.lineage import Departure
 from harness.checkpoint.tell import warn
 from harness.membership import Membership
+from harness.recorder import boot_id
 from harness.rundir import RunDir, check_local
 from harness.settings import Record, Setting
 from harness.storage import probed_store
@@ -32,6 +32,8 @@ class Session:
     run_dir: str
     run_id: str
     attempt: int
+    first_attempt: int
+    """The first one of this launch."""
     settings: Mapping[str, Setting]
     began_ns: int
     """CLOCK_MONOTONIC at which its launch began; read off before any rank writes to the log."""
@@ -80,11 +82,14 @@ def _settled(member: Membership, run_dir: RunDir, chosen: Mapping[str, Any]) -> 
         run_id = earlier.run_id
     else:
         run_id = environ.get("HARNESS_RUN_ID") or uuid.uuid4().hex[:12]
-    attempt = environ.get("HARNESS_ATTEMPT")
+    given = environ.get("HARNESS_ATTEMPT")
+    attempt = int(given) if given else _claim(run_dir, run_id, resolved)
+    first = environ.get("HARNESS_FIRST_ATTEMPT")
     session = Session(
         run_dir=str(run_dir.path),
         run_id=run_id,
-        attempt=int(attempt) if attempt else _claim(run_dir, run_id, resolved),
+        attempt=attempt,
+        first_attempt=int(first) if first else first_of_launch(run_dir, member.launcher(), attempt),
         settings=resolved,
         began_ns=began_ns(run_dir, member.launcher()),
     )
@@ -111,14 +116,27 @@ def note_environment(run_dir: RunDir, fingerprint: Mapping[str, str]) -> None:
             settings.write(run_dir.settings, replace(record, environment=environment))
 
 
-def resume_from(
-    asked: str, departures: Mapping[int, Departure], attempt: int, restarts: int
-) -> str:
+def first_of_launch(run_dir: RunDir, launcher: int, attempt: int) -> int:
+    """The first attempt that process `launcher` started and that came as far as rank 0's enrolment.
+
+    `attempt` itself where none did. Restarts do not tell: the first attempts may have failed before.
+    """
+    try:
+        earlier = msgspec.json.decode(run_dir.worker(0).read_bytes())
+        same_boot, ticks = earlier["boot_id"] == boot_id(), int(earlier["start_ticks"])
+        first = int(earlier["first_attempt"])
+    except (OSError, KeyError, TypeError, ValueError, msgspec.MsgspecError, RecursionError):
+        return attempt
+    return first if same_boot and ticks >= start_ticks(launcher) else attempt
+
+
+def resume_from(asked: str, departures: Collection[int], attempt: int, first_attempt: int) -> str:
     """What `resume` means for this attempt: it is asked of a launch, not of each of its restarts.
 
-    Once an attempt of this launch has chosen its state, later ones go on from the newest.
+    Once an attempt of this launch has chosen its state, later ones go on from the newest. Those that
+    have are in `departures`; a launch may skip numbers, and count fewer starts than attempts.
     """
-    chosen = any(attempt - restarts <= earlier < attempt for earlier in departures)
+    chosen = any(first_attempt <= earlier < attempt for earlier in departures)
     return "auto" if chosen else asked
 
 

@@ -6,7 +6,7 @@ number of an attempt is the job's.
 """
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -43,6 +43,14 @@ STOP_TIMEOUT_S = 60.0
 
 class UnkillableError(Exception):
     """Processes of an attempt outlive SIGKILL, and no new attempt can be started beside them."""
+
+    def __init__(self, attempt: int, left: Sequence[int]) -> None:
+        pids = ", ".join(map(str, left)) or "gone by now"
+        super().__init__(
+            f"processes of attempt {attempt} ({pids}) did not die within {STOP_TIMEOUT_S:g} s of"
+            " SIGKILL: a device or file system holds them, and none start beside them; free it or"
+            " restart the machine, and launch it again to go on"
+        )
 
 
 class StartError(Exception):
@@ -132,11 +140,14 @@ class Agent(SimpleElasticAgent):
         self.attempt = 0
         self.exits = {}
         self._lead = lead
+        self._first = 0
+        """Attempt with which this launch began."""
         self._starts = 0
 
     def start(self, attempt: int) -> None:
         """Start every rank of a new attempt. Raises `StartError`, and none is started then."""
         self.attempt, self.exits = attempt, {}
+        self._first = self._first or attempt
         self._initialize_workers(self._worker_group)
         self._starts += 1
 
@@ -192,6 +203,11 @@ class Agent(SimpleElasticAgent):
         """Kill every process of the attempt, at once, with all of its children."""
         self._stop_workers(self._worker_group)
 
+    def kill_orphans(self, spared: Container[int]) -> None:
+        """Kill every child of this process but those in `spared`. Raises `UnkillableError`."""
+        if left := processes.kill_children(spared, STOP_TIMEOUT_S):
+            raise UnkillableError(self.attempt, left)
+
     @property
     def run_dir(self) -> RunDir:
         """Where the run is kept."""
@@ -232,6 +248,7 @@ class Agent(SimpleElasticAgent):
             world_size=self.ranks.world_size,
             role=self.ranks.role,
             attempt=self.attempt,
+            first_attempt=self._first,
             restarts=self._starts,
             max_restarts=self.ranks.max_restarts,
             port=port,
@@ -247,12 +264,7 @@ class Agent(SimpleElasticAgent):
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         if self.spawner.stop(STOP_TIMEOUT_S) is None:
-            left = ", ".join(map(str, processes.children(self.spawner.pid)))
-            raise UnkillableError(
-                f"processes of attempt {self.attempt} ({left or 'gone by now'}) did not die within"
-                f" {STOP_TIMEOUT_S:g} s of SIGKILL: a device or file system holds them, and none"
-                " start beside them; free it or restart the machine, and launch it again to go on"
-            )
+            raise UnkillableError(self.attempt, processes.children(self.spawner.pid))
         worker_group.state = WorkerState.STOPPED
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:  # noqa: ARG002

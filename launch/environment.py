@@ -23,7 +23,9 @@ class Place:
     world_size: int
     role: str
     attempt: int
-    """Job-wide, and rising by one for as long as the run lives."""
+    """Job-wide, and rising for as long as the run lives."""
+    first_attempt: int
+    """The first one of this launch."""
     restarts: int
     """Restarts in this launcher's life, as torchrun counts them."""
     max_restarts: int
@@ -70,6 +72,7 @@ def environment(place: Place, shared: Shared) -> dict[str, str]:
         "HARNESS_RUN_DIR": str(shared.run_dir.path),
         "HARNESS_RUN_ID": shared.run_id,
         "HARNESS_ATTEMPT": str(place.attempt),
+        "HARNESS_FIRST_ATTEMPT": str(place.first_attempt),
         "HARNESS_SETTINGS": json.dumps(_passed_on(shared.settings)),
         "HARNESS_SAVER": shared.saver,
         **flightrecorder.variables(shared.run_dir.incident(place.attempt), os.environ),

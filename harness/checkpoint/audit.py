@@ -79,12 +79,16 @@ def verify(store: Store, place: Place) -> Manifest:
 def is_sound(store: Store, place: Place, inventory: Mapping[str, int] | None = None) -> bool:
     """True if the manifest is the committed one and every file of it has its size.
 
-    `inventory` is what the storage holds, where it has been listed already.
+    `inventory` is what the storage holds, where it has been listed already. Raises `UnansweredError`
+    where that cannot be told now.
     """
     try:
         files = manifest_of(store, place).files
-        found = store.inventory() if inventory is None else inventory
-    except (DamagedError, OSError):
+        with told_as_damage():
+            found = store.inventory() if inventory is None else inventory
+    except DamagedError as damage:
+        if damage.may_pass:
+            raise UnansweredError(str(damage)) from damage
         return False
     return all(found.get(f"{place.name}/{name}") == file.size for name, file in files.items())
 

@@ -6,6 +6,7 @@ hard link, which replaces nothing.
 
 import errno
 import os
+import re
 import stat
 import time
 import uuid
@@ -20,6 +21,9 @@ import fsspec
 from harness.checkpoint.objects import Entry
 from harness.checkpoint.writeback import starter
 from harness.replace import sync
+
+_HIDDEN = re.compile(r"\.(.+)\.[0-9a-f]{32}")
+"""Name of a file that is being written, around the one that it will get."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +79,29 @@ class LocalObjects:
     def sweep(self, is_dead: Callable[[str, float], bool]) -> None:
         """See `Objects`."""
         now_s = time.time()
-        for path in self._hidden():
+        for path, name in self._hidden():
             with suppress(FileNotFoundError):  # its writer was quicker
-                visible = self._name(str(path.with_name(path.name[1:].rsplit(".", 1)[0])))
+                visible = self._name(str(path.with_name(name)))
                 if is_dead(visible, now_s - path.stat().st_mtime):
                     path.unlink()
         for folder in self._empty():
             if is_dead(f"{folder.name}/", now_s - folder.stat().st_mtime):
                 self._drop_folder(folder)
 
-    def _hidden(self) -> Iterator[Path]:
-        return (path for path in Path(self.root).rglob(".*") if path.is_file())
+    def _hidden(self) -> Iterator[tuple[Path, str]]:
+        """What is being written, in the root and the folders in it, and the name that it will get."""
+        for folder in (Path(self.root), *self._folders()):
+            with suppress(FileNotFoundError):  # it went meanwhile
+                for path in list(folder.iterdir()):
+                    match = _HIDDEN.fullmatch(path.name)
+                    if match is not None and path.is_file():
+                        yield path, match[1]
 
     def _empty(self) -> list[Path]:
-        folders = (path for path in Path(self.root).iterdir() if path.is_dir())
-        return [folder for folder in folders if not any(folder.iterdir())]
+        return [folder for folder in self._folders() if not any(folder.iterdir())]
+
+    def _folders(self) -> list[Path]:
+        return [path for path in Path(self.root).iterdir() if path.is_dir()]
 
     def _make(self, folder: Path) -> None:
         """Make a folder of the root, durably; the root itself must be there."""

@@ -13,7 +13,7 @@ from threading import Thread
 from fsspec.implementations.local import LocalFileSystem
 
 from harness.checkpoint.remote import creates_in_one_step, is_tried, part_bytes
-from harness.checkpoint.store import Store, StoreError
+from harness.checkpoint.store import Store, StoreError, probe_folder
 
 SKEW_S = 60.0
 """Clocks that are further apart are worth a word; ages are told by the storage's alone."""
@@ -29,7 +29,7 @@ def probe(store: Store) -> list[str]:
 
     Raises `StoreError`, naming what the storage did, if checkpoints cannot be trusted to it.
     """
-    folder = f"probe-{secrets.token_hex(8)}"
+    folder = probe_folder()
     with _refused(store, "cannot be written"):
         store.make()
         began_s = time.time()

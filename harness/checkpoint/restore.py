@@ -245,15 +245,22 @@ class _Leader:
 
     def _set_aside(self, place: Place, bad: Report, damage: DamagedError) -> str:
         """Spare later restores the reading, if the damage is there to stay; what to say of that."""
-        # A view of the files that lags behind, on one rank, is no damage.
-        seen = bad.rejection is Rejection.CHECKSUM or not is_sound(self._store, place)
-        if bad.may_pass or not seen:
+        if bad.may_pass or not self._is_there_to_stay(place, bad):
             return ""
         try:
             set_aside(self._store, place, damage, self._attempt)
         except Exception as error:  # noqa: BLE001  # it costs a later restore time, nothing else
             return f"; that cannot be written down: {said(error)}"
         return "; set aside"
+
+    def _is_there_to_stay(self, place: Place, bad: Report) -> bool:
+        """False for a view of the files that lags behind, on one rank, and where nobody can look now."""
+        if bad.rejection is Rejection.CHECKSUM:
+            return True
+        try:
+            return not is_sound(self._store, place)
+        except UnansweredError:
+            return False
 
     def _refuse_nothing(
         self, resume: str, chain: Chain, accepted: list[Place], committed: list[Place]

@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterator, Mapping
 
 from harness.checkpoint.audit import is_sound
 from harness.checkpoint.lineage import Chain
-from harness.checkpoint.manifest import COMMIT, REJECTED, Place
+from harness.checkpoint.manifest import COMMIT, REJECTED, Place, UnansweredError
 from harness.checkpoint.objects import Entry
 from harness.checkpoint.policy import Saved, Spared, is_leftover, surplus
-from harness.checkpoint.store import Store, places_in
+from harness.checkpoint.store import Store, is_own, places_in
 from harness.points import Point, reach
 
 _FORGOTTEN_S = 3600.0
@@ -56,7 +56,9 @@ def sweep(store: Store, attempt: int) -> None:
 
     def is_dead(name: str, age_s: float) -> bool:
         place = Place.parse(name.partition("/")[0])
-        return age_s > _FORGOTTEN_S if place is None else place.attempt < attempt
+        if place is not None:
+            return place.attempt < attempt
+        return is_own(name) and age_s > _FORGOTTEN_S
 
     store.sweep(is_dead)
 
@@ -86,7 +88,10 @@ def _leftovers(
 def _saved(
     store: Store, places: Mapping[str, Place], listed: Mapping[str, Entry], chain: Chain
 ) -> tuple[list[Saved], list[Saved]]:
-    """What was committed, on the chain and off it. What was set aside as damaged is neither."""
+    """What was committed, on the chain and off it. What was set aside as damaged is neither.
+
+    Nor is what cannot be read now.
+    """
     sizes = {name: entry.size_bytes for name, entry in listed.items()}
     on_chain: list[Saved] = []
     off_chain: list[Saved] = []
@@ -95,7 +100,10 @@ def _saved(
         if commit is None or f"{name}/{REJECTED}" in listed:
             continue
         accepted = chain.accepts(place.step, place.attempt)
-        sound = accepted and is_sound(store, place, sizes)
+        try:
+            sound = accepted and is_sound(store, place, sizes)
+        except UnansweredError:
+            continue  # it counts for nothing now, and stays until it can be told
         saved = Saved(place.step, place.attempt, name, sound, commit.written_s)
         (on_chain if accepted else off_chain).append(saved)
     return on_chain, off_chain

@@ -28,9 +28,22 @@ _CLAIM = re.compile(r"(\d{5,})\.claim")
 _DEPARTURE = re.compile(r"(\d{5,})\.json")
 _RUN, _ATTEMPTS = "run.json", "attempts"
 _NEWEST = f"{_ATTEMPTS}/newest.json"
+_PROBE = re.compile(r"probe-[0-9a-f]{16}")
 
 
-__all__ = ["Store", "StoreError"]
+__all__ = ["Store", "StoreError", "is_own", "probe_folder"]
+
+
+def probe_folder() -> str:
+    """A folder in which to try out a storage; nobody else has its name."""
+    return f"probe-{secrets.token_hex(8)}"
+
+
+def is_own(name: str) -> bool:
+    """True for the names that this library writes; whatever else is in a storage is somebody's own."""
+    top = name.partition("/")[0]
+    known = name == _RUN or top == _ATTEMPTS or _PROBE.fullmatch(top) is not None
+    return known or Place.parse(top) is not None
 
 
 @dataclass(frozen=True, slots=True)

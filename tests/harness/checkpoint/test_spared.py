@@ -1,5 +1,6 @@
 """Which checkpoints stay: by number, age and step; on the real store, with a kill at every deletion."""
 
+import errno
 import itertools
 import os
 import time
@@ -223,3 +224,51 @@ def test_room_is_never_made_of_what_is_to_stay_for_its_step(run):
 
     assert list(retain(store, 1)) == []
     assert [place.step for place in make_room(store, 3)] == [15]
+
+
+class Unanswering(FullDisk):
+    """Fails for whatever is read of one checkpoint."""
+
+    def __init__(self, place: str, error: OSError) -> None:
+        super().__init__(1 << 30)
+        self.place, self.error = place, error
+
+    def _open(self, path, mode="rb", **options):
+        if self.place in path and mode == "rb":
+            raise self.error
+        return super()._open(path, mode)
+
+
+@pytest.mark.parametrize("error", [TimeoutError("no answer"), OSError(errno.EIO, "i/o error")])
+@pytest.mark.parametrize("step", [10, 100, 120])
+def test_what_cannot_be_read_now_is_not_deleted_for_that(run, step, error):
+    run.commit(10, 100, 110, 120, world_size=1, keep=9)
+    store = replace(run.store(), spared=Spared(every_steps=100), timeout_s=0.1)
+    silent = replace(store, files=Unanswering(Place(step, 1).name, error))
+
+    during = {place.step for place in retain(silent, 1)}
+    assert during == {10, 110} - {step} - ({110} if step == 120 else set())
+    assert [place.step for place in store.places() if place.step not in {10, 110}] == [100, 120]
+
+    list(retain(store, 1))
+    assert run.steps() == [100, 120]
+
+
+def test_a_sweep_takes_nothing_that_is_somebody_else_s(run):
+    run.commit(10, world_size=1)
+    foreign = [".env", "src/.gitignore", "src/deep/.cache", f"src/.data.{0:032x}", "attempts/.keep"]
+    for name in foreign:
+        path = run.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+        os.utime(path, (0, 0))
+    (run.root / "empty").mkdir()
+    (run.root / f"probe-{0:016x}").mkdir()
+    for folder in ("empty", f"probe-{0:016x}"):
+        os.utime(run.root / folder, (0, 0))
+
+    sweep(run.store(), 2)
+
+    assert all((run.root / name).read_text() == "mine" for name in foreign)
+    assert (run.root / "empty").is_dir()
+    assert not (run.root / f"probe-{0:016x}").exists(), "it is ours, and nobody tries it any more"
