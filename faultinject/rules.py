@@ -119,7 +119,7 @@ class Rule:
 
     def is_due(self, seed: int, call: int, acted: int) -> bool:
         """Whether it spoils call number `call`, when it has spoilt `acted` of those before."""
-        if self.most is not None and acted >= self.most:
+        if self.is_spent(acted):
             return False
         match self.when:
             case Nth(number):
@@ -130,6 +130,10 @@ class Rule:
                 return share(seed, f"storage {self.words}", call) < probability
             case _:
                 assert_never(self.when)
+
+    def is_spent(self, acted: int) -> bool:
+        """Whether it has happened as often as it may, when it has spoilt `acted` calls."""
+        return self.most is not None and acted >= self.most
 
     @property
     def words(self) -> str:

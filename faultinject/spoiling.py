@@ -7,11 +7,11 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from faultinject import tapefile
-from faultinject.counts import Counts
+from faultinject.counts import Count, Counts
 from faultinject.draws import share
 from faultinject.rules import Kind, Operation, Rule
 from faultinject.tape import Tape
@@ -32,15 +32,22 @@ class Hit:
     """One call that one rule spoils."""
 
     rule: Rule
+    place: int
+    """Of the rule on the tape."""
     number: int
-    """How many the rule has spoilt, with this one."""
-    id: str
+    """How many the rule has spoilt, with this one; 0 as long as an `enospc` has found room for all bytes."""
+    seed: int
     what: str
     """The operation and the name."""
-    lift: Callable[[], None]
-    """Log that it is over."""
-    take: Callable[[int], int]
-    """`enospc`: how many of so many bytes still find room; logs it where that is not all."""
+    lift: Callable[[str], None]
+    """Log that the hit of this id is over."""
+    take: Callable[[int], "tuple[int, Hit | None]"]
+    """`enospc`: how many of so many bytes still find room, and the hit, in the log by now, if not all do."""
+
+    @property
+    def id(self) -> str:
+        """Its name in the log."""
+        return f"s{self.place + 1}.{self.number}"
 
     def strike(self) -> None:
         """Fail, or wait, if that is what the rule does. Raises `OSError`."""
@@ -63,16 +70,16 @@ class Hit:
         return OSError(number, f"{text} (injected: {self.id})", self.what)
 
     def flipped(self, data: bytes | memoryview) -> bytes:
-        """`data` with one bit of it turned; which one is drawn."""
+        """`data` with one bit of it turned; which one is drawn from the seed."""
         changed = bytearray(data)
-        bit = int(share(0, f"bit of {self.rule.words}", self.number) * len(changed) * 8)
+        bit = int(share(self.seed, f"bit of {self.rule.words}", self.number) * len(changed) * 8)
         if changed:
             changed[bit // 8] ^= 1 << bit % 8
         return bytes(changed)
 
     def _wait(self) -> None:
         threading.Event().wait(self.rule.seconds)
-        self.lift()
+        self.lift(self.id)
 
 
 class Spoiler:
@@ -95,33 +102,35 @@ class Spoiler:
                 count.calls += 1
                 if not rule.is_due(self.tape.seed, count.calls, count.acted):
                     continue
-                hit = self._hit(place, rule, count.acted + 1, f"{operation} {name}")
+                hit = self._hit(place, rule, f"{operation} {name}")
                 if rule.kind is not Kind.ENOSPC:
-                    count.acted += 1
-                    self._log_injected(hit)
+                    hit = self._acted(hit, count)
             yield hit
 
-    def _hit(self, place: int, rule: Rule, number: int, what: str) -> Hit:
-        id_ = f"s{place + 1}.{number}"
+    def _hit(self, place: int, rule: Rule, what: str) -> Hit:
+        """One that has not acted."""
 
-        def take(wanted: int) -> int:
+        def take(wanted: int) -> tuple[int, Hit | None]:
             with self._counts.of(place) as count:
+                if rule.is_spent(count.acted):  # by another file that was open at the same time
+                    return wanted, None
                 room = max(0, min(wanted, rule.after_bytes - count.taken_bytes))
                 count.taken_bytes += room
-                if room < wanted:
-                    count.acted += 1
-                    self._log_injected(hit)
-            return room
+                return room, self._acted(hit, count) if room < wanted else None
 
-        def lift() -> None:
+        def lift(id_: str) -> None:
             with self._counts.of(place):
                 self._log(FaultLifted(id_))
 
-        hit = Hit(rule, number, id_, what, lift, take)
+        hit = Hit(rule, place, 0, self.tape.seed, what, lift, take)
         return hit
 
-    def _log_injected(self, hit: Hit) -> None:
+    def _acted(self, hit: Hit, count: Count) -> Hit:
+        """`hit` with its number, counted and in the log."""
+        count.acted += 1
+        hit = replace(hit, number=count.acted)
         self._log(FaultInjected(hit.id, f"store.{hit.rule.kind}", f"store {hit.what}"))
+        return hit
 
     def _log(self, event: Event) -> None:
         """Under the lock of the counts, so that all processes share one file."""

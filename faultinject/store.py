@@ -89,8 +89,10 @@ class ChaosFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec has no
         hits = self._struck(Operation.CREATE if creates else Operation.WRITE, path)
         data = bytes(value)
         for hit in hits:
-            if hit.rule.kind is Kind.ENOSPC and hit.take(len(data)) < len(data):
-                raise hit.error(errno.ENOSPC, "no space left on device")
+            if hit.rule.kind is Kind.ENOSPC:
+                _, full = hit.take(len(data))
+                if full is not None:
+                    raise full.error(errno.ENOSPC, "no space left on device")
             if hit.rule.kind is Kind.BIT_FLIP:
                 data = hit.flipped(data)
             if hit.rule.kind is Kind.SHORT_WRITE:

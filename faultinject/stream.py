@@ -126,10 +126,10 @@ class SpoiltFile(io.IOBase):
         return len(view)
 
     def _fill_up(self, hit: Hit, view: memoryview) -> None:
-        room = hit.take(len(view))
-        if room < len(view):
+        room, full = hit.take(len(view))
+        if full is not None:
             self._pass_on(view[:room])
-            raise hit.error(errno.ENOSPC, "no space left on device")
+            raise full.error(errno.ENOSPC, "no space left on device")
 
     def _pass_on(self, data: bytes | memoryview) -> None:
         if not self._deaf and len(data):

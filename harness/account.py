@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from harness.events import IntervalChosen, Outcome, Tier
+from harness.events import IntervalChosen, Outcome, Tier, TrainingResumed
 from harness.histogram import Histogram
 from harness.ledger import Ledger, Rollback
 from harness.phases import Phase
@@ -52,6 +52,10 @@ class Account:
     """This attempt and all before it are over: what their ranks still write moves nothing."""
     holder: int = -1
     """The attempt that resumed last, and so holds the steps."""
+    holder_ranks: int = 0
+    """Its ranks."""
+    resumed: TrainingResumed | None = None
+    """From where it did."""
     idle: bool = True
     """The attempt has not come to the end of a step."""
     last_step_at_ns: int | None = None

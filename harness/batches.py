@@ -22,7 +22,7 @@ class Batches(Generic[Batch]):
     """An endless iterator over a loader that counts what is consumed, not what is prefetched.
 
     Where the loader draws by a `ResumableSampler`, a state loaded into it takes effect with the
-    next batch. Other loaders are begun again when they end. A `DataLoader` without a generator
+    next batch. Other loaders are begun again when they end or fail. A `DataLoader` without a generator
     gets one, for it would draw from the global stream whenever it is begun. `enter` hears when a
     batch is waited for, and when it is there.
     """
@@ -65,7 +65,9 @@ class Batches(Generic[Batch]):
             self._begin()
             batch = self._first()
         except Exception:
-            self._iterator = None  # whoever goes on gets the same batch again, not the one after it
+            # Or the next batch would be the one after it. Where a `ResumableSampler` draws, it is
+            # this one again; any other loader is begun anew, from its first batch.
+            self._iterator = None
             raise
         if self.sampler is not None:
             self._ids.append(self.sampler.consumed())

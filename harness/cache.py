@@ -15,7 +15,7 @@ import msgspec
 import xxhash
 
 from harness.fold import Fold, TimelineError
-from harness.journal import Tail, TailState
+from harness.journal import HORIZON_NS, Tail, TailState
 from harness.recorder import SYSTEM_CLOCK, Clock
 from harness.replace import replace_file
 from harness.rundir import RunDir
@@ -63,6 +63,7 @@ class Following:
         kept = _load(run_dir)
         self._run_dir = run_dir
         self._new = 0
+        self._is_ahead = False
         if kept is None:
             kept = _Kept("", TailState(), {}, Fold(), 0, "")
         self.fold, self.tail = kept.fold, Tail(run_dir, kept.tail, clock)
@@ -84,11 +85,23 @@ class Following:
             self.save()
         return count
 
+    def poll_ahead(self) -> int:
+        """Take in the last second too, for whoever looks now; gives how many entries were new.
+
+        What still arrives may belong before it, so nothing is kept for other readers from here on.
+        """
+        self._is_ahead = True
+        return self.poll(self.tail.now_ns() + HORIZON_NS)
+
     def save(self) -> None:
         """Write the cache, whole or not at all; a run directory that cannot be written keeps none.
 
-        Nor does a run that counts something beyond 2⁶⁴, which msgpack cannot hold.
+        Nor does a run that counts something beyond 2⁶⁴, which msgpack cannot hold, or a reader that
+        is ahead of the horizon.
         """
+        self._new = 0
+        if self._is_ahead:
+            return
         state = self.tail.state()
         checks = {
             name: check
@@ -100,7 +113,6 @@ class Following:
             body = msgspec.msgpack.encode(kept)
             self._run_dir.cache.mkdir(exist_ok=True)
             replace_file(self._run_dir.fold, xxhash.xxh3_64_digest(body) + body)
-        self._new = 0
 
     def close(self) -> None:
         """Write the cache if anything is new."""

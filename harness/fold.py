@@ -124,7 +124,7 @@ class Fold(Lives):
         event = entry.event
         assert isinstance(event, TrainingResumed)
         settled = self._complete(entry, at_ns)
-        self.holder = entry.attempt
+        self.holder, self.holder_ranks, self.resumed = entry.attempt, self.world_size, event
         self.total_steps = event.total_steps
         rollback = self._roll_back(event.step, at_ns)
         self.recovery.resume(event.step, event.tier, rollback.lost_ns, rollback.lost_steps)
@@ -243,7 +243,7 @@ class Fold(Lives):
             case SaveCommitted() as event:
                 self.checkpoints.commit(event, entry.attempt, at_ns)
             case SaveFailed() as event:
-                self.checkpoints.fail(event, entry.attempt)
+                self.checkpoints.fail(event, entry.attempt, at_ns)
                 self.ledger.forget(event.step, entry.attempt)
             case CheckpointDeleted() as event:
                 self.checkpoints.deleted += 1

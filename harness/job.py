@@ -4,7 +4,6 @@ Nothing of the loop is replaced. `join` finds the state to resume from before an
 `steps` loads it, and from there on the job goes on as if it had never stopped.
 """
 
-import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -36,7 +35,6 @@ from harness.slots import Mark
 from harness.steplog import StepLog
 from harness.voice import Voice
 
-LOG = logging.getLogger("harness")
 _LOOK_S = 1.0
 """Between two looks at switches: nothing that was computed since the last one is saved without another."""
 
@@ -254,7 +252,7 @@ class Job:
             try:
                 yield step + 1
             except GeneratorExit:
-                LOG.warning("harness: the loop was left in step %d: end it by job.stop()", step + 1)
+                leaving.left(step + 1)
                 raise
             step += 1
             total = step if self._stopping else total

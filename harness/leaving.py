@@ -4,6 +4,8 @@ Either way its state is durable first. Where no launcher of ours does, rank 0 sa
 """
 
 import atexit
+import logging
+import sys
 from typing import NoReturn
 
 from torch.distributed import PrefixStore
@@ -17,6 +19,8 @@ from harness.membership import another_client, without_prefix
 from harness.sigterm import Notice
 from harness.slots import Mark
 from harness.voice import Voice
+
+LOG = logging.getLogger("harness")
 
 TORCHRUN_GRACE_S = 30.0
 """What torchrun gives its ranks between SIGTERM and SIGKILL."""
@@ -49,3 +53,13 @@ def finished(voice: Voice, keeping: Keeping, notice: Notice, step: int) -> None:
     notice.ignore()
     if not launched_by_us():
         atexit.register(voice.tell, events.RunFinished(Outcome.FINISHED))
+
+
+def left(step: int) -> None:
+    """The loop went out of `step` by itself. At exit we know whether an exception did that, which says all."""
+    atexit.register(_say_left, step)
+
+
+def _say_left(step: int) -> None:
+    if getattr(sys, "last_value", None) is None:
+        LOG.warning("harness: the loop was left in step %d: end it by job.stop()", step)

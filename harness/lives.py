@@ -78,6 +78,7 @@ class Lives(Account):
         """Nothing of what the former launcher began goes on."""
         self.outcome, self.outcome_reason = outcome, reason
         self.dead_attempt, self.last_step_at_ns = self.attempt, None
+        self.checkpoints.end_attempt()
         self.recovery.abandon()
 
     def _attempt_started(self, entry: Entry, at_ns: int) -> list[Segment]:
@@ -115,6 +116,7 @@ class Lives(Account):
     ) -> list[Segment]:
         settled = self._interrupt(at_ns, Phase.RESTART)
         self.dead_attempt = self.attempt
+        self.checkpoints.end_attempt()
         restart = Restart(
             attempt=self.attempt,
             cause=cause,

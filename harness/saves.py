@@ -31,8 +31,10 @@ class SaveUnderWay:
     step: int
     attempt: int
     started_at_ns: int
-    stopped_at_ns: int
-    """When training last stopped for it."""
+    stopped_at_ns: int | None
+    """When training stopped for it; None while training goes on."""
+    stalled_ns: int | None = None
+    """Stops that are over, in all; None before the first of them is, and once they are counted."""
 
 
 @dataclass(slots=True)
@@ -55,7 +57,10 @@ class Saves:
     """The newest step that is durable; it may since have been deleted."""
     last_at_ns: int = 0
     stalls: Histogram = field(default_factory=Histogram)
-    """Training waited."""
+    """Training waited: once for each save, with the rest of a copy that had it stop again.
+
+    So a save is counted when nothing more can come: it ended, the next one begins, or its attempt is over.
+    """
     commits: Histogram = field(default_factory=Histogram)
     """From the start of the save until it was durable."""
     began: tuple[int, int] | None = None
@@ -113,24 +118,31 @@ class Checkpoints:
         if event.rest:
             key = (event.tier, event.step, attempt)
             self.under_way = [
-                replace(save, stopped_at_ns=at_ns)
-                if (save.tier, save.step, save.attempt) == key
-                else save
+                replace(save, stopped_at_ns=at_ns) if _key(save) == key else save
                 for save in self.under_way
             ]
             return
         self.tier(event.tier).begin(attempt, productive_ns)
         for save in self.under_way:
             self.tier(save.tier).superseded += save.attempt != attempt
-        self.under_way = [save for save in self.under_way if save.attempt == attempt]
+        self.under_way = [
+            self._stalled(save) if save.tier is event.tier else save
+            for save in self.under_way
+            if save.attempt == attempt
+        ]
         self.under_way.append(SaveUnderWay(event.tier, event.step, attempt, at_ns, at_ns))
         del self.under_way[:-_UNDER_WAY]
 
     def unblock(self, event: SaveUnblocked, attempt: int, at_ns: int) -> None:
-        """The copy was taken."""
-        for save in self.under_way:
-            if (save.tier, save.step, save.attempt) == (event.tier, event.step, attempt):
-                self.tier(event.tier).stalls.add(at_ns - save.stopped_at_ns)
+        """The copy was taken, or what had to be taken before training could go on."""
+        key = (event.tier, event.step, attempt)
+        self.under_way = [
+            _going_on(save, at_ns) if _key(save) == key else save for save in self.under_way
+        ]
+
+    def end_attempt(self) -> None:
+        """No save that is under way stops training again; what it still stops for was cut short."""
+        self.under_way = [self._stalled(save) for save in self.under_way]
 
     def commit(self, event: SaveCommitted, attempt: int, at_ns: int) -> None:
         """A save became durable."""
@@ -141,13 +153,13 @@ class Checkpoints:
         tally.sizes[event.step] = attempt, event.bytes
         if len(tally.sizes) > _SIZES:
             del tally.sizes[min(tally.sizes)]
-        for save in self._end(event, attempt):
+        for save in self._end(event, attempt, at_ns):
             tally.commits.add(at_ns - save.started_at_ns)
 
-    def fail(self, event: SaveFailed, attempt: int) -> None:
+    def fail(self, event: SaveFailed, attempt: int, at_ns: int) -> None:
         """A save was given up."""
         self.tier(event.tier).failed += 1
-        self._end(event, attempt)
+        self._end(event, attempt, at_ns)
 
     def restore(self, event: TrainingResumed, duration_ns: int) -> None:
         """A state was found, verified and loaded; one of no tier is a start from nothing."""
@@ -163,9 +175,31 @@ class Checkpoints:
         )
         del self.rejections[:-keep]
 
-    def _end(self, event: SaveCommitted | SaveFailed, attempt: int) -> list[SaveUnderWay]:
-        """Take what the event ends off the list."""
+    def _end(
+        self, event: SaveCommitted | SaveFailed, attempt: int, at_ns: int
+    ) -> list[SaveUnderWay]:
+        """Take what the event ends off the list; training that still waits for it is about to go on."""
         key = (event.tier, event.step, attempt)
-        ended = [s for s in self.under_way if (s.tier, s.step, s.attempt) == key]
-        self.under_way = [s for s in self.under_way if (s.tier, s.step, s.attempt) != key]
+        ended = [save for save in self.under_way if _key(save) == key]
+        self.under_way = [save for save in self.under_way if _key(save) != key]
+        for save in ended:
+            self._stalled(_going_on(save, at_ns))
         return ended
+
+    def _stalled(self, save: SaveUnderWay) -> SaveUnderWay:
+        """Count how long training waited for `save`, which will not stop it again."""
+        if save.stalled_ns is not None:
+            self.tier(save.tier).stalls.add(save.stalled_ns)
+        return replace(save, stopped_at_ns=None, stalled_ns=None)
+
+
+def _key(save: SaveUnderWay) -> tuple[Tier, int, int]:
+    return save.tier, save.step, save.attempt
+
+
+def _going_on(save: SaveUnderWay, at_ns: int) -> SaveUnderWay:
+    """Training goes on, if it had stopped for `save`."""
+    if save.stopped_at_ns is None:
+        return save
+    stalled_ns = (save.stalled_ns or 0) + at_ns - save.stopped_at_ns
+    return replace(save, stopped_at_ns=None, stalled_ns=stalled_ns)

@@ -81,7 +81,10 @@ class Settings:
     resume: str = "auto"
     """`auto`, `fresh` (start from nothing beside commits that exist) or a step."""
     exact: bool = True
-    """Refuse to resume in an environment in which the bits may differ."""
+    """Refuse to resume in an environment in which the bits may differ.
+
+    Another number of ranks goes on: whoever starts that has chosen other bits, and is told so.
+    """
 
 
 @dataclass(frozen=True, slots=True)

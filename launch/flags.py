@@ -50,7 +50,7 @@ SETTINGS_HELP = {
     "on_audit_mismatch": "after a gradient that another rank does not get: `fail` or `report`",
     "target_losses": "validation losses, such as 2.8,2.6: metrics tell when each was reached",
     "resume": "`auto`, `fresh` (from nothing, beside commits that exist) or a step",
-    "exact": "refuse to resume where the bits may differ",
+    "exact": "refuse to resume where the bits may differ; another number of ranks goes on, and is said",
 }
 METAVARS = {
     "memory_dir": "DIR",

@@ -17,7 +17,6 @@ from rich.live import Live as Moving
 
 from harness import slots
 from harness.cache import Following
-from harness.journal import HORIZON_NS
 from harness.rundir import RunDir
 from launch import served
 from launch.news import news, seen
@@ -90,7 +89,7 @@ class Live:
 
     def _look_to_the_end(self) -> None:
         """What the log says in its last second too."""
-        self._following.poll(self._following.tail.now_ns() + HORIZON_NS)
+        self._following.poll_ahead()
         self._said_s = -math.inf
         self._show()
 

@@ -19,6 +19,8 @@ class Seen:
     failed_saves: Mapping[Tier, int]
     holder: int
     """The attempt that resumed last."""
+    ranks: int
+    """Its ranks; 0 where there was none."""
     comebacks: int
 
 
@@ -29,6 +31,7 @@ def seen(account: Account) -> Seen:
         rejections=sum(account.checkpoints.rejected.values()),
         failed_saves={tier: saves.failed for tier, saves in account.checkpoints.saves.items()},
         holder=account.holder,
+        ranks=account.holder_ranks,
         comebacks=account.recovery.until_first_step.count,
     )
 
@@ -80,12 +83,18 @@ def _failed_saves(before: Seen, account: Account) -> Iterator[str]:
 
 
 def _resume(before: Seen, account: Account) -> Iterator[str]:
-    if account.holder == before.holder or account.last_rollback is None:
+    resumed, rollback = account.resumed, account.last_rollback
+    if account.holder == before.holder or resumed is None or rollback is None:
         return
-    for one in account.recovery.records:
-        if one.next_attempt == account.holder:
-            lost = counted(account.last_rollback.lost_steps, "step")
-            yield f"attempt {account.holder} resumes from step {one.resumed_step}: {lost} lost"
+    lost = counted(rollback.lost_steps, "step")
+    if resumed.tier is not None:
+        origin = f"step {resumed.step}, from {resumed.tier.value}"
+        yield f"attempt {account.holder} resumes after {origin}: {lost} lost"
+        if before.ranks not in (0, account.holder_ranks):
+            ranks = f"{counted(account.holder_ranks, 'rank')} instead of {before.ranks}"
+            yield f"{ranks}: bits may differ from here on"
+    elif before.holder >= 0:
+        yield f"attempt {account.holder} begins from nothing: {lost} lost"
 
 
 def _comebacks(before: Seen, account: Account) -> Iterator[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness import cli
+from harness.points import Point
 from harness.rundir import RunDir
 from harness.settings import DEFAULTS
 from launch.flags import make_parser
@@ -104,6 +105,11 @@ def test_every_default_that_a_page_gives_is_the_default():
     defaults = {name: DEFAULTS.get(name, parser.get_default(name)) for name, _ in given}
     assert {(name, number) for name, number in given if defaults[name] != number} == set()
     assert {"keep", "grace", "hang_after", "save_limit"} <= defaults.keys()
+
+
+def test_the_points_that_a_page_calls_all_are_all():
+    (said,) = re.findall(r"unknown point 'save\.foo'; known: (.+)", text("docs/faults.md"))
+    assert said == ", ".join(sorted(Point))
 
 
 def test_commands_that_plan_print_what_the_docs_show(capsys, monkeypatch, tmp_path):

@@ -61,8 +61,7 @@ class Alone:
 
     def give_up(self, flight: Flight, reason: str) -> None:
         """See `Carrier`."""
-        if not flight.committing:
-            self._tell_failure(flight, reason)
+        self._tell_failure(flight, reason, unless_committing=True)
 
     def excuse(self, number: int, place: Place, failure: str) -> None:  # noqa: ARG002
         """See `Carrier`."""
@@ -159,9 +158,11 @@ class Alone:
                 raise SaveError("it was given up")
             flight.committing = True
 
-    def _tell_failure(self, flight: Flight, reason: str) -> None:
+    def _tell_failure(
+        self, flight: Flight, reason: str, *, unless_committing: bool = False
+    ) -> None:
         with self._deciding:
-            if flight.told:
+            if flight.told or (unless_committing and flight.committing):
                 return
             flight.told = True
         self._spokesman.fail(flight.place.step, reason)

@@ -8,7 +8,6 @@ from harness.cache import Following
 from harness.events import Tier
 from harness.histogram import Histogram
 from harness.intervals.choice import History
-from harness.journal import HORIZON_NS
 from harness.recovery import Stage
 from harness.reliability import failures_seen, up_s
 from harness.rundir import RunDir
@@ -53,7 +52,7 @@ def read(run_dir: RunDir) -> History:
     try:
         following = Following(run_dir)
         following.poll()
-        following.poll(following.tail.now_ns() + HORIZON_NS)
+        following.poll_ahead()
     except Exception:  # noqa: BLE001 - how often to save does not hang on a log that can be read
         return History()
     return of(following.fold)

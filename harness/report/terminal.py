@@ -22,6 +22,8 @@ LEAST_WIDTH = 60
 _STYLES = {"kept": "green", cells.LOST: "red"} | {
     kind: style for kind, (_, style) in strip.LOOKS.items()
 }
+_LEFT = (Standing.FAILED, Standing.DRAINED, Standing.INTERRUPTED)
+"""Before its end, and nobody holds its copies in memory any more."""
 _STANDINGS = {Standing.FINISHED: "bold green", Standing.GOING: "bold cyan"}
 
 
@@ -164,6 +166,7 @@ def _training(report: Report) -> Iterator[RenderableType]:
     saves = report.checkpoints
     if saves.committed or saves.failed or saves.rejected or saves.copies:
         yield Text(_saves(report))
+    yield from _uncommitted(report)
     yield from _intervals(saves)
     for line in saves.rejected:
         yield Text(f"rejected: {line}", style="yellow")
@@ -172,6 +175,15 @@ def _training(report: Report) -> Iterator[RenderableType]:
         yield Text(f"{again}, last because of {helper.reason}", style="yellow")
     if report.final_digest is not None:
         yield Text(f"final digest: {report.final_digest}")
+
+
+def _uncommitted(report: Report) -> Iterator[RenderableType]:
+    """What a run that left before its end has to do again."""
+    done = report.checkpoints.last_step or 0
+    again = report.step - done
+    if report.standing in _LEFT and again > 0:
+        origin = f"after step {done}" if done else "from nothing"
+        yield Text(f"{counted(again, 'step')} not saved: it goes on {origin}", style="yellow")
 
 
 def _intervals(saves: Checkpoints) -> Iterator[RenderableType]:

@@ -48,7 +48,7 @@ def shared_memory(facts: Facts, asked: Asked) -> Finding:
     way = "docker run --ipc=host or --shm-size=8g; in Kubernetes an emptyDir of medium Memory there"
     if shared is None:
         return Finding("shared memory", Level.FAIL, "there is no /dev/shm", way)
-    found = f"{_size(shared)} free in /dev/shm, for loader workers and NCCL; copies do not use it"
+    found = f"{_size(shared)} free in /dev/shm, for loader workers and NCCL; copies use it only with --memory-dir"
     if shared < NO_SHARED_BYTES and facts.trial.gpus and asked.ranks > 1:
         return Finding("shared memory", Level.FAIL, found, way)
     if shared < LITTLE_SHARED_BYTES:

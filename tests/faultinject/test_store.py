@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,39 @@ def test_a_disk_that_is_just_large_enough_is_not_full(opened, run_dir):
     put(files, f"{root}/one")
     put(files, f"{root}/two")
     assert injected(run_dir) == []
+
+
+@pytest.mark.parametrize(("limit", "count"), [({}, 4), ({"most": 1}, 1), ({"most": 3}, 3)])
+def test_a_disk_is_full_for_as_many_open_files_as_it_may_and_each_is_a_fault_of_its_own(
+    opened, run_dir, limit, count
+):
+    files, root = opened({"kind": "enospc", "after_bytes": 0, **limit})
+    names = ["a", "b", "c", "d"]
+    at_once = {name: files.open(f"{root}/{name}", "wb") for name in names}
+    for name in names[:count]:
+        error = refused(errno.ENOSPC, partial(at_once[name].write, DATA))
+        assert f"(injected: s1.{names.index(name) + 1})" in str(error)
+        at_once[name].discard()
+    for name in names[count:]:
+        at_once[name].write(DATA)
+        at_once[name].close()
+    assert sorted(files.find(root)) == [f"{root}/{name}" for name in names[count:]]
+    assert injected(run_dir) == [
+        FaultInjected(f"s1.{number}", "store.enospc", f"store write {name}")
+        for number, name in enumerate(names[:count], 1)
+    ]
+
+
+def test_another_seed_flips_another_bit_and_the_same_seed_the_same_one(opened, run_dir):
+    def wrong(seed: int) -> bytes:
+        run_dir.storage_faults.unlink(missing_ok=True)
+        files, root = opened({"kind": "bit_flip", "operations": ["read"], "nth": 1}, seed=seed)
+        put(files, f"{root}/a")
+        found: bytes = files.cat_file(f"{root}/a")
+        return found
+
+    assert wrong(1) == wrong(1)
+    assert len({wrong(seed) for seed in range(4)}) == 4
 
 
 def test_a_bit_that_flips_as_it_is_written_is_wrong_for_everyone(opened, run_dir):

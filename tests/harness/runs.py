@@ -137,7 +137,7 @@ _MADE: Mapping[type[Event], Callable[[int, int, str], Event]] = {
     TrainingResumed: lambda last, n, _fault: TrainingResumed(n % (last + 1), Tier.STORAGE, 1),
     EvaluationStarted: lambda last, _number, _fault: EvaluationStarted(last),
     EvaluationFinished: lambda last, number, _fault: EvaluationFinished(last, float(number)),
-    SaveStarted: lambda last, _number, _fault: SaveStarted(last, Tier.STORAGE),
+    SaveStarted: lambda last, n, _fault: SaveStarted(last, Tier.STORAGE, rest=n % 3 == 0),
     SaveUnblocked: lambda last, _number, _fault: SaveUnblocked(last, Tier.STORAGE),
     TrainingFinished: lambda last, _number, _fault: TrainingFinished(last),
     SaveCommitted: lambda last, n, _fault: SaveCommitted(n % (last + 1), Tier.STORAGE, n),

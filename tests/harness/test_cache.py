@@ -11,8 +11,8 @@ from harness.fold import Fold
 from harness.journal import read
 from harness.lines import encode
 from harness.rundir import RunDir
-from tests.harness.runs import walk
-from tests.harness.test_journal import EVER, header, split_by_writer, write
+from tests.harness.runs import FakeClock, S, walk
+from tests.harness.test_journal import EVER, header, said, split_by_writer, write
 
 
 @pytest.fixture
@@ -158,6 +158,25 @@ def test_the_cache_is_written_by_itself_now_and_then(
     Following(run_dir).poll(EVER)
     assert run_dir.fold.exists()
     assert not list(run_dir.cache.glob(".*"))
+
+
+def test_what_was_read_ahead_of_the_horizon_is_in_no_cache(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cache, "SAVE_EVERY_ENTRIES", 1)
+    lives = {"launcher-0": header("launcher-0"), "rank-0": header("rank-0")}
+    write(run_dir, **lives | {"rank-0": lives["rank-0"] + said(10, "a") + said(10.8, "c")})
+    clock = FakeClock(wall=11 * S)
+    with Following(run_dir, clock) as ahead:
+        assert (ahead.poll(), ahead.poll_ahead()) == (1, 1)
+        with run_dir.event_file("launcher-0").open("ab") as late:
+            late.write(said(10.4, "b"))
+        clock.advance(2)
+        assert ahead.poll() == 1
+        assert ahead.fold.late == 1
+    with Following(run_dir, clock) as after:
+        assert after.poll() == 2
+        assert after.fold == straight(run_dir)
 
 
 def test_losses_that_are_no_numbers_survive_the_cache(run_dir: RunDir):

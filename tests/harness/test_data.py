@@ -419,6 +419,24 @@ def test_items_that_nobody_seeds_draw_alike_in_no_worker_rank_or_later_start():
     assert unseeded(0, 0) == draws[:4]
 
 
+def test_another_loader_is_begun_again_when_it_fails():
+    class Failing(Drawing):
+        failures = 1
+
+        def __getitem__(self, index: int) -> list[float]:
+            if index == 2 and self.failures:
+                self.failures -= 1
+                raise OSError("the disk is away")
+            return super().__getitem__(index)
+
+    batches = Batches(DataLoader(Failing(4), batch_size=1, collate_fn=list))
+    seen = [[int(item[0]) for item in next(batches)] for _ in range(2)]
+    with pytest.raises(OSError, match="the disk is away"):
+        next(batches)
+    seen += [[int(item[0]) for item in next(batches)] for _ in range(3)]
+    assert seen == [[0], [1], [0], [1], [2]]
+
+
 def test_another_loader_is_begun_again_when_it_ends_and_has_no_ids():
     batches = Batches(DataLoader(Drawing(3), batch_size=2, collate_fn=list))
     ids = [[int(item[0]) for item in next(batches)] for _ in range(5)]

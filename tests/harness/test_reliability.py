@@ -1,7 +1,15 @@
 import pytest
 
 from harness.account import Account
-from harness.events import Cause, Event, FailureDetected, SaveCommitted, SaveStarted, Tier
+from harness.events import (
+    Cause,
+    Event,
+    FailureDetected,
+    SaveCommitted,
+    SaveStarted,
+    SaveUnblocked,
+    Tier,
+)
 from harness.fold import Fold
 from harness.reliability import best_measured_interval_s, failures_seen, up_s
 from tests.harness.runs import log, start, step
@@ -38,3 +46,17 @@ def test_without_a_save_or_a_failure_no_interval_is_best():
     failed = FailureDetected(0, Cause.HANG, "it was told")
     assert best_measured_interval_s(told((10, 1, step(2))), Tier.STORAGE) is None
     assert best_measured_interval_s(told((10, 1, step(2)), (11, 1, failed)), Tier.STORAGE) is None
+
+
+def test_the_best_interval_is_that_of_all_that_a_save_stops_training_for():
+    def best(*stops: tuple[float, int, Event]) -> float | None:
+        failed = FailureDetected(0, Cause.HANG, "it was told")
+        stored = SaveCommitted(2, Tier.STORAGE, 8)
+        ended = [(10.75, 1, step(3)), (11, 1, stored), (12, 1, failed)]
+        return best_measured_interval_s(told((9, 1, step(2)), *stops, *ended), Tier.STORAGE)
+
+    begun, rest = SaveStarted(2, Tier.STORAGE), SaveStarted(2, Tier.STORAGE, rest=True)
+    unblocked = SaveUnblocked(2, Tier.STORAGE)
+    whole = best((9, 1, begun), (9.75, 1, unblocked))
+    assert whole is not None
+    assert best((9, 1, begun), (9.25, 1, unblocked), (10, 1, rest), (10.5, 1, unblocked)) == whole

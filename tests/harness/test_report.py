@@ -501,3 +501,21 @@ def test_how_often_the_state_is_saved_is_told_with_its_reason(tmp_path):
             "reason": "24.5 s is best",
         }
     }
+
+
+@pytest.mark.parametrize("outcome", [Outcome.INTERRUPTED, Outcome.DRAINED, Outcome.FAILED])
+@pytest.mark.parametrize(
+    ("until", "said"),
+    [
+        (1100, "2 steps not saved: it goes on from nothing"),
+        (1300, None),
+        (1600, "1 step not saved: it goes on after step 2"),
+    ],
+)
+def test_a_run_that_was_left_says_what_it_has_to_do_again(tmp_path, outcome, until, said):
+    story = [line for line in stories.KILLED_ONCE if line[0] < until]
+    run_dir = stories.write(
+        tmp_path / "run", [*story, (until, "launcher-0", 0, RunFinished(outcome))]
+    )
+    lines = [line.strip() for line in summary(run_dir).splitlines()]
+    assert [line for line in lines if "not saved" in line] == ([said] if said else [])

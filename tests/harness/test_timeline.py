@@ -51,7 +51,7 @@ from harness.ledger import Ledger
 from harness.phases import NEXT_PHASE, PRODUCTIVE, Phase, diagram
 from harness.recovery import Restart, Stage
 from harness.rundir import RunDir
-from harness.saves import RejectedCheckpoint
+from harness.saves import RejectedCheckpoint, Saves
 from harness.segments import Segment
 from harness.sightings import Fault, FaultState, Scope
 from harness.tallies import Rank, Reading
@@ -989,22 +989,78 @@ def test_the_golden_log_of_a_real_run_with_two_kills(tmp_path: Path):
     ]
 
 
-def test_a_save_that_stops_training_twice_is_one_save_that_took_both_times():
+BEGUN, UNBLOCKED = SaveStarted(1, Tier.MEMORY), SaveUnblocked(1, Tier.MEMORY)
+STORED = SaveCommitted(1, Tier.MEMORY, 8)
+TWO_STOPS: list[tuple[float, int, Event]] = [
+    *start(),
+    (9, 1, BEGUN),
+    (9.25, 1, UNBLOCKED),
+    (10, 1, SaveStarted(1, Tier.MEMORY, rest=True)),
+    (10.5, 1, UNBLOCKED),
+]
+
+
+def test_a_save_that_stops_training_twice_is_one_save_with_one_stall_of_both_times():
+    account = timeline(log(*TWO_STOPS, (11, 1, step(2)), (11, 1, STORED))).account
+    saves = account.checkpoints.saves[Tier.MEMORY]
+    assert (saves.started, saves.committed, saves.stalls.count) == (1, 1, 1)
+    assert (saves.stalls.total_ns, saves.commits.total_ns) == (3 * S // 4, 2 * S)
+    assert saves.stalls.last_ns == 3 * S // 4
+    assert account.totals[Phase.SAVE_STALL] == 3 * S // 4
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        [(11, 1, STORED)],
+        [(11, 1, SaveFailed(1, Tier.MEMORY, "no room"))],
+        [(11, 1, SaveStarted(2, Tier.MEMORY))],
+        [(11, 1, KILLED), (12, 1, STORED)],
+        [(11, 1, RunFinished(Outcome.FINISHED))],
+        [(11, 0, RunStarted("r", 2))],
+    ],
+    ids=["committed", "failed", "followed", "killed", "finished", "launched again"],
+)
+def test_a_stall_is_counted_once_it_cannot_grow(then: list[tuple[float, int, Event]]):
+    told = [
+        (stalls.count, stalls.total_ns)
+        for fold in prefixes(log(*TWO_STOPS, *then))
+        for stalls in [fold.checkpoints.saves.get(Tier.MEMORY, Saves()).stalls]
+    ]
+    assert told == [(0, 0)] * len(TWO_STOPS) + [(1, 3 * S // 4)] * len(then)
+
+
+def test_a_save_that_is_whole_before_training_has_noticed_stalls_it_until_then():
+    account = timeline(
+        log(*TWO_STOPS[:-1], (10.25, 1, STORED), (10.5, 1, UNBLOCKED), (11, 1, step(2)))
+    ).account
+    stalls = account.checkpoints.saves[Tier.MEMORY].stalls
+    assert (stalls.count, stalls.total_ns) == (1, S // 2)
+
+
+def test_the_stop_that_a_failure_cuts_short_is_no_part_of_a_stall():
+    account = timeline(log(*TWO_STOPS[:-1], (10.25, 1, KILLED), (11, 1, STORED))).account
+    checkpoints = account.checkpoints
+    assert checkpoints.cut_short == 1
+    assert checkpoints.saves[Tier.MEMORY].stalls.total_ns == S // 4
+
+
+def test_the_rest_of_a_copy_belongs_to_its_own_tier():
     account = timeline(
         log(
-            *start(),
-            (9, 1, SaveStarted(1, Tier.MEMORY)),
-            (9.25, 1, SaveUnblocked(1, Tier.MEMORY)),
-            (10, 1, SaveStarted(1, Tier.MEMORY, rest=True)),
-            (10.5, 1, SaveUnblocked(1, Tier.MEMORY)),
-            (11, 1, step(2)),
-            (11, 1, SaveCommitted(1, Tier.MEMORY, 8)),
+            *TWO_STOPS[:-2],
+            (9.25, 1, SaveStarted(1, Tier.STORAGE)),
+            (9.5, 1, SaveUnblocked(1, Tier.STORAGE)),
+            *TWO_STOPS[-2:],
+            (11, 1, SaveCommitted(1, Tier.STORAGE, 8)),
+            (11, 1, STORED),
         )
     ).account
-    saves = account.checkpoints.saves[Tier.MEMORY]
-    assert (saves.started, saves.committed, saves.stalls.count) == (1, 1, 2)
-    assert (saves.stalls.total_ns, saves.commits.total_ns) == (3 * S // 4, 2 * S)
-    assert account.totals[Phase.SAVE_STALL] == 3 * S // 4
+    saves = account.checkpoints.saves
+    assert {tier: (of.stalls.count, of.stalls.total_ns) for tier, of in saves.items()} == {
+        Tier.MEMORY: (1, 3 * S // 4),
+        Tier.STORAGE: (1, S // 4),
+    }
 
 
 @pytest.mark.parametrize(

@@ -157,3 +157,9 @@ def test_a_loop_that_is_told_to_stop_ends_with_its_state_durable(tmp_path, loop)
 def test_a_loop_that_is_left_says_how_to_end_it(tmp_path, loop):
     assert loop(SAMPLED, protected=", data=sampler", inside="break") == 1
     assert "the loop was left in step 1: end it by job.stop()" in errors(tmp_path)
+
+
+def test_a_loop_that_an_exception_ends_is_told_nothing_else(tmp_path, loop):
+    assert loop(SAMPLED, protected=", data=sampler", inside="raise KeyError(step)") == 1
+    assert "KeyError: 1" in errors(tmp_path)
+    assert "the loop was left" not in errors(tmp_path)

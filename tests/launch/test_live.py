@@ -4,7 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from harness.events import Cause, FailureDetected
+from harness.events import (
+    AttemptStarted,
+    Cause,
+    FailureDetected,
+    RestoreStarted,
+    RunStarted,
+    Tier,
+    TrainingResumed,
+)
 from harness.rundir import RunDir
 from harness.slots import Mark, SlotWriter
 from harness.timeline import Fold
@@ -55,7 +63,7 @@ def test_without_a_terminal_there_is_a_line_for_what_happened_and_one_every_ten_
     assert lines == [
         "step 3/10 · loss 4.5000 · goodput 67.1% · work · attempt 0",
         "fault 1: kill rank 1",
-        "attempt 1 resumes from step 2: 1 step lost",
+        "attempt 1 resumes after step 2, from storage: 1 step lost",
         "step 2/10 · loss 4.5000 · goodput 26.3% · warmup · attempt 1 · last fault: kill rank 1",
         "back at work 460 ms after the last finished step",
         "step 4/10 · loss 4.0000 · goodput 37.5% · evaluation · attempt 1 · last fault: kill rank 1",
@@ -78,7 +86,26 @@ def test_an_attempt_that_failed_again_at_once_still_says_where_it_resumed():
     story = [line for line in stories.KILLED_ONCE if line[0] <= 1900]
     story.append((1910, "launcher-0", 1, FailureDetected(0, Cause.SIGNAL, "killed by SIGKILL")))
     before = seen(folded([line for line in story if line[0] <= 1700]))
-    assert news(before, folded(story)) == ["attempt 1 resumes from step 2: 1 step lost"]
+    assert news(before, folded(story)) == [
+        "attempt 1 resumes after step 2, from storage: 1 step lost"
+    ]
+
+
+def test_a_launch_that_goes_on_says_from_where_and_that_other_ranks_may_make_other_bits():
+    first = [line for line in stories.KILLED_ONCE if line[0] <= 1900]
+    again = [
+        (5000, "launcher-1", 2, RunStarted("r1", 3)),
+        (5100, "launcher-1", 2, AttemptStarted(3)),
+        (5200, "rank-0", 2, RestoreStarted()),
+        (5300, "rank-0", 2, TrainingResumed(1, Tier.MEMORY, 0, total_steps=10)),
+    ]
+    before = seen(folded(first))
+    assert news(before, folded([*first, *again])) == [
+        "attempt 2 resumes after step 1, from memory: 1 step lost",
+        "3 ranks instead of 2: bits may differ from here on",
+    ]
+    fresh = [*first, *again[:-1], (5300, "rank-0", 2, TrainingResumed(0, None, total_steps=10))]
+    assert news(before, folded(fresh)) == ["attempt 2 begins from nothing: 2 steps lost"]
 
 
 def test_what_happened_before_the_launcher_came_is_no_news(tmp_path):

@@ -1,14 +1,20 @@
 """Saves that the ranks carry among themselves, without a saver."""
 
+import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from torch.distributed import HashStore
 
 from harness.checkpoint import alone, upkeep
+from harness.checkpoint.messages import Channel
 from harness.checkpoint.store import Store
+from harness.checkpoint.tell import Spokesman
+from harness.checkpoint.writer import Flight, Verdict
 from harness.events import SaveCommitted, SaveFailed
+from tests.harness.checkpoint.hand import handed
 from tests.harness.checkpoint.world import DEADLINE_S, FullDisk, Run, SlowDisk
 
 A_WHILE_S = 0.5
@@ -105,3 +111,45 @@ def test_a_rank_that_still_writes_for_a_save_that_failed_stops_at_the_next_porti
 
     assert saved == [False] * 3
     assert written == []
+
+
+class Outrun:
+    """A lock that its first taker gets after all of `first` has come before."""
+
+    def __init__(self, first: Callable[[], None]) -> None:
+        self._firsts = [first]
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        while self._firsts:
+            self._firsts.pop()()
+        self._lock.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_save_that_commits_while_it_is_given_up_ends_once(run, monkeypatch, is_full):
+    store = run.store()
+    attempt = store.claim_attempt()
+    store.record_lineage(attempt, None, 0)
+    message, memory = handed(0, attempt, 0, 10)
+    channel, spokesman = Channel(HashStore(), ""), Spokesman(run.log, 0)
+    carrier = alone.Alone(store, channel, 0, 1, spokesman, {}, 3, DEADLINE_S)
+    flight = Flight(0, message.place, message.share, memory, None, 0.0)
+    verdicts: list[Verdict] = []
+
+    def commit():
+        verdicts.append(carrier.carry(flight))
+
+    if is_full:
+        monkeypatch.setattr(Store, "create", no_space)
+    monkeypatch.setattr(carrier, "_deciding", Outrun(commit))
+    carrier.give_up(flight, "it takes too long")
+    assert [verdict.committed for verdict in verdicts] == [not is_full]
+    assert [type(event) for event in run.log.events] == [SaveFailed if is_full else SaveCommitted]
+
+
+def no_space(*_: object) -> bool:
+    raise OSError(errno.ENOSPC, "no space left on device")

@@ -17,6 +17,7 @@ from harness.events import (
     IntervalChosen,
     RestoreStarted,
     RunStarted,
+    SaveCommitted,
     SaveStarted,
     SaveUnblocked,
     StepFinished,
@@ -31,6 +32,7 @@ from harness.intervals.choice import History
 from harness.recorder import Recorder
 from harness.rundir import RunDir
 from harness.timeline import timeline
+from tests.harness.runs import log, start
 
 MEMORY, STORAGE = Tier.MEMORY, Tier.STORAGE
 AUTO = Auto(Steps(1), Seconds(1e6))
@@ -265,6 +267,27 @@ def test_the_log_says_what_choices_rest_on():
         save_s={STORAGE: 0.5},
         steps={STORAGE: 40},
     )
+
+
+def test_the_log_says_of_an_overlapped_save_what_was_heard_of_it_live():
+    events: list[tuple[float, int, Event]] = [
+        *start(),
+        (9, 1, SaveStarted(1, STORAGE)),
+        (9.125, 1, SaveUnblocked(1, STORAGE)),
+        (10, 1, SaveStarted(1, STORAGE, rest=True)),
+        (10.375, 1, SaveUnblocked(1, STORAGE)),
+        (11, 1, StepFinished(2, 1, 2)),
+        (12, 1, SaveCommitted(1, STORAGE, 8)),
+    ]
+    of_the_log = history.of(timeline(log(*events)).account).save_s
+    ranks = Ranks(1, AUTO)
+    ranks.each[0].learn(History())
+    ranks.each[0].saved(STORAGE, 0.125)
+    ranks.each[0].saved(STORAGE, 0.375, rest=True)
+    ranks.step(1, 0.6)
+    (chosen,) = ranks.log
+    assert isinstance(chosen, IntervalChosen)
+    assert of_the_log == {STORAGE: chosen.inputs["save_s"]} == {STORAGE: 0.5}
 
 
 def test_a_run_without_a_log_has_no_history(tmp_path):

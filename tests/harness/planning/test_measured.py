@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from harness.events import Cause, StepTimed
+from harness.events import Cause, SaveStarted, SaveUnblocked, StepTimed, Tier
 from harness.fleet import failure_rate
 from harness.planning.flags import Flags, asked
 from harness.planning.measured import seen
 from harness.timeline import timeline
-from tests.harness.planning.runs import H, failing, many_causes
+from tests.harness.planning.runs import H, S, failing, many_causes
 
 
 @pytest.mark.parametrize(("failures", "least_h"), [(0, 33.38), (1, 21.08), (3, 12.90), (10, 5.895)])
@@ -43,6 +43,19 @@ def test_saves_and_restarts_are_measured():
     assert found.restart_s == pytest.approx(60)
     assert found.state_bytes == 4_000_000_000
     assert (found.runs, found.devices, found.relaunches) == (1, 8, 0)
+
+
+def test_a_save_that_blocks_training_twice_is_measured_as_one():
+    again = SaveStarted(1, Tier.STORAGE, rest=True), SaveUnblocked(1, Tier.STORAGE)
+    told = failing([3600.0], [], [])
+    (place,) = (n for n, entry in enumerate(told) if isinstance(entry.event, SaveUnblocked))
+    first = told[place]
+    later = [
+        replace(first, at_ns=first.at_ns + by_ns, event=event)
+        for by_ns, event in zip((2 * S, 3 * S), again, strict=True)
+    ]
+    found = seen({"run": timeline([*told[: place + 1], *later, *told[place + 1 :]])})
+    assert (found.save_s, found.commit_s) == (3, 4)
 
 
 def test_flags_override_what_was_measured_and_the_rest_of_it_with_them():
