@@ -29,7 +29,7 @@ arrows: $(READY)
 	$(BIN)/lint-imports
 
 # Name and about how many minutes it takes on two cores; all of them, an hour and a half.
-BENCHES := fold:1 simulate:1 scrape:2 snapshot:2 storage:3 memory_growth:3 overhead:4 straggler:5 noticing:5 restart:10 goodput:65
+BENCHES := fold:1 simulate:1 scrape:2 snapshot:2 storage:3 memory_growth:3 overhead:4 straggler:5 noticing:5 restart:12 goodput:65
 
 bench: $(READY)  ## every claim about speed, each beside what it is compared with
 	@failed=; for bench in $(BENCHES); do \

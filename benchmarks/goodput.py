@@ -142,7 +142,7 @@ def _figures(results: Sequence[Measured], asked: argparse.Namespace) -> dict[str
         "ratio": {}
         if ours is None
         else {
-            s: round(ours.where.goodput / one.where.goodput, 3)
+            f"ours / {s}": round(ours.where.goodput / one.where.goodput, 3)
             for s, one in others.items()
             if one.where.goodput
         },

@@ -4,6 +4,8 @@ Run `python -m benchmarks.noticing`. In the first run each attempt hangs in anot
 from the hang to `FailureDetected` in the log and on to the next finished step. In the second nothing
 hangs, and any alarm is a false one: its first step takes 30 times as long as another, evaluations and
 saves 10 times, and for a minute a core is taken away (`--seconds 600` for ten minutes of it).
+
+Beside it: how long torch itself has the other ranks wait in a collective before it gives up.
 """
 
 import argparse
@@ -21,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from torch.distributed.constants import default_pg_timeout
 
 from benchmarks.hanging import EARLY, KINDS
 from benchmarks.machine import machine
@@ -36,6 +39,9 @@ from harness.events import (
 from harness.rundir import RunDir
 
 EARLY_LIMIT_S = 5
+TORCH = "torch's time-out"
+TORCH_S = default_pg_timeout.total_seconds()
+"""Of a gloo group that was asked for none."""
 ROOT = Path(__file__).resolve().parent.parent
 JOB = ROOT / "benchmarks" / "hanging.py"
 
@@ -55,13 +61,19 @@ def main() -> int:
     )
     found = _noticed(asked.times)
     alarms, lasted_s = _without_a_hang(asked.seconds) if asked.seconds else (0, 0.0)
+    medians_s = {kind: statistics.median(it) for kind, it in found.items() if it}
     print(
         json.dumps(
             {
                 "benchmark": "noticing",
                 "unit": "s from hang to alarm",
-                "ours": {kind: round(statistics.median(it), 2) for kind, it in found.items()},
-                "most": {kind: round(max(it), 2) for kind, it in found.items()},
+                "ours": {kind: round(median_s, 2) for kind, median_s in medians_s.items()},
+                "other": {TORCH: TORCH_S},
+                "ratio": {
+                    f"{kind} / {TORCH}": round(median_s / TORCH_S, 5)
+                    for kind, median_s in medians_s.items()
+                },
+                "most": {kind: round(max(it), 2) for kind, it in found.items() if it},
                 "times": asked.times,
                 "false_alarms": alarms,
                 "without_a_hang_s": round(lasted_s),

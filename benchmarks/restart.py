@@ -1,10 +1,11 @@
-"""From a killed rank to the next finished step: `harness run` beside plain `torchrun`, in turn.
+"""From a killed rank to the next finished step: `harness run` beside plain `torchrun`, by turns.
 
-Run `python -m benchmarks.restart`, about ten minutes. Each of four runs trains `examples/train_gpt.py
---preset tiny` while an injector kills ranks, and ends once the last kill is recovered from; both sides
-load a checkpoint. Torchrun has a private store for each attempt, without which it often fails or hangs;
-script, library and injector are the same. A restart is what passes from the kill to the first step that
-is finished after it, less a median step of that run.
+Run `python -m benchmarks.restart`, about twelve minutes. Each of two tools at two sizes takes five turns,
+a run of its own each time and a fifth of its kills, so that whatever else a shared machine does meets all of
+them. A run trains `examples/train_gpt.py --preset tiny` while an injector kills ranks, and ends once the
+last kill is recovered from; both sides load a checkpoint. Torchrun has a private store for each attempt,
+without which it often fails or hangs; script, library and injector are the same. A restart is what passes
+from the kill to the first step that is finished after it, less a median step of that run.
 
 First time: the attempt after a kill finished a step, so no restart was burnt.
 """
@@ -21,26 +22,28 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import pairwise
 from pathlib import Path
 
 import torch
 
 from benchmarks.machine import machine
+from benchmarks.recovered import median_step_s, recovered
 from benchmarks.together import end
 from faultinject import tape, tapefile, targets
 from faultinject.tape import Choice, Plan, Uniform
 from faultinject.targets import Victim
 from harness import journal
-from harness.events import Entry, FaultInjected, StepFinished, TrainingResumed
+from harness.events import Entry, TrainingResumed
 from harness.recorder import boot_id
 from harness.recovery import Stage
 from harness.report import report
+from harness.report.records import Comeback
 from harness.rundir import RunDir
 
 SCRIPT = ("examples/train_gpt.py", "--preset", "tiny", "--steps", "1000000")
+TURNS = 5
 KILL_S = 40.0
 """How long a kill may take on average until a run counts as hanging."""
 STOP_S = 60.0
@@ -61,31 +64,44 @@ GAPS = {Tool.HARNESS: Uniform(2, 4), Tool.TORCHRUN: Uniform(8, 12)}
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run to measure."""
+    """What is measured, or one turn of it."""
 
     tool: Tool
     ranks: int
     kills: int
 
+    def turn(self, number: int) -> "Job":
+        """Its part of the kills in one of the turns, of which the first is 0."""
+        before, after = (self.kills * turns // TURNS for turns in (number, number + 1))
+        return replace(self, kills=after - before)
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Measured:
-    """What became of its kills."""
+    """What became of its kills, over all its turns so far."""
 
     job: Job
-    restarts_s: Sequence[float]
+    restarts_s: list[float] = field(default_factory=list)
     """From each kill to the first step that was finished in a later attempt, less a median step."""
-    step_s: float
-    """That median step."""
-    tiers: Counter[str]
+    steps_s: list[float] = field(default_factory=list)
+    """That median step, of each turn."""
+    tiers: Counter[str] = field(default_factory=Counter)
     """Where the states came from."""
-    stages_ms: dict[str, float]
-    """Medians of the parts of a restart, from the last finished step to the next first one."""
-    slowest_ms: dict[str, float]
-    """The parts of the restart that took longest."""
-    first_time: int
+    comebacks: list[Comeback] = field(default_factory=list)
+    """Each with its parts, from the last finished step to the next first one."""
+    first_time: int = 0
     """Kills after which the very next attempt finished a step."""
-    wall_s: float
+    wall_s: float = 0.0
+
+    def stages_ms(self) -> dict[str, float]:
+        """Medians of the parts of a restart."""
+        parts = {s: [c.stages_ns[s] for c in self.comebacks if s in c.stages_ns] for s in Stage}
+        return _ms({stage: statistics.median(ns) for stage, ns in parts.items() if ns})
+
+    def slowest_ms(self) -> dict[str, float]:
+        """The parts of the restart that took longest."""
+        slowest = max(self.comebacks, key=lambda one: one.duration_ns or 0, default=None)
+        return _ms({} if slowest is None else slowest.stages_ns)
 
 
 def main() -> int:
@@ -102,25 +118,36 @@ def main() -> int:
     ]
     print(WHERE)
     print(f"{' '.join(SCRIPT)}; seconds from kill to the next finished step, less a median step\n")
-    results = [_shown(_measured(job)) for job in jobs if job.kills]
+    results = [Measured(job) for job in jobs if job.kills]
+    for number in range(TURNS):
+        # Whoever was last begins, so that what drifts favours nobody.
+        for one in results if number % 2 == 0 else reversed(results):
+            _take(one, number)
+    for one in results:
+        _show(one)
     print(json.dumps(_figures(results)))
     ours = [result for result in results if result.job.tool is Tool.HARNESS]
     return 0 if all(result.first_time == result.job.kills for result in ours) else 1
 
 
-def _measured(job: Job) -> Measured:
+def _take(one: Measured, number: int) -> None:
+    """A turn: a run of its own, unless there are fewer kills than turns."""
+    job = one.job.turn(number)
+    if not job.kills:
+        return
     with tempfile.TemporaryDirectory() as folder:
         run_dir = RunDir.at(Path(folder) / "run")
-        plan = Plan(GAPS[job.tool], (Choice("kill"),), job.kills, seed=job.ranks)
+        plan = Plan(GAPS[job.tool], (Choice("kill"),), job.kills, seed=TURNS * job.ranks + number)
         tapefile.write(Path(folder) / "tape.jsonl", tape.compile(plan, job.ranks))
         began = time.monotonic()
         with (Path(folder) / "output").open("wb") as output, _launched(job, run_dir, output):
             _until_recovered(job, run_dir)
-        result = _counted(job, run_dir, time.monotonic() - began)
-        if len(result.restarts_s) < job.kills:
+        back = _count(one, run_dir, time.monotonic() - began)
+        told = f"turn {number + 1} of {TURNS}, {job.tool}, {job.ranks} ranks"
+        print(f"{told}: {back} of {job.kills} kills recovered from", flush=True)
+        if back < job.kills:
             said = (Path(folder) / "output").read_text(errors="replace").splitlines()[-10:]
-            print(f"{job.tool} did not recover; it said last:", *said, sep="\n  ")
-    return result
+            print("it said last:", *said, sep="\n  ")
 
 
 @contextmanager
@@ -175,65 +202,40 @@ def _until_recovered(job: Job, run_dir: RunDir) -> None:
     seen: list[Entry] = []
     while time.monotonic() < deadline:
         seen += tail.poll()
-        if len(list(_recovered(seen))) == job.kills:
+        if len(list(recovered(seen))) == job.kills:
             return
         time.sleep(0.5)
 
 
-def _recovered(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
-    """Each kill, with the first step of any later attempt."""
-    first_steps: dict[int, Entry] = {}
-    for entry in entries:
-        if isinstance(entry.event, StepFinished):
-            first_steps.setdefault(entry.attempt, entry)
-    for entry in entries:
-        if isinstance(entry.event, FaultInjected):
-            later = [attempt for attempt in first_steps if attempt > entry.attempt]
-            if later:
-                yield entry, first_steps[min(later)]
-
-
-def _counted(job: Job, run_dir: RunDir, wall_s: float) -> Measured:
+def _count(one: Measured, run_dir: RunDir, wall_s: float) -> int:
+    """Add what became of a turn's kills; how many of them were recovered from."""
     entries = journal.read(run_dir)
-    pairs = list(_recovered(entries))
-    step_s = _median_step_s(entries)
-    told = report(run_dir)
-    stages = {stage: told.stage(stage).median_ns for stage in Stage}
-    slowest = max(told.comebacks, key=lambda one: one.duration_ns or 0, default=None)
-    return Measured(
-        job=job,
-        restarts_s=[(step.at_ns - kill.at_ns) / 1e9 - step_s for kill, step in pairs],
-        step_s=step_s,
-        tiers=Counter(
-            "nothing" if entry.event.tier is None else entry.event.tier.value
-            for entry in entries
-            if isinstance(entry.event, TrainingResumed) and entry.event.step
-        ),
-        stages_ms=_ms(stages),
-        slowest_ms=_ms({} if slowest is None else slowest.stages_ns),
-        first_time=sum(step.attempt == kill.attempt + 1 for kill, step in pairs),
-        wall_s=wall_s,
+    pairs = list(recovered(entries))
+    step_s = median_step_s(entries)
+    one.restarts_s += [(step.at_ns - kill.at_ns) / 1e9 - step_s for kill, step in pairs]
+    one.steps_s.append(step_s)
+    one.tiers.update(
+        "nothing" if entry.event.tier is None else entry.event.tier.value
+        for entry in entries
+        if isinstance(entry.event, TrainingResumed) and entry.event.step
     )
+    one.comebacks += report(run_dir).comebacks
+    one.first_time += sum(step.attempt == kill.attempt + 1 for kill, step in pairs)
+    one.wall_s += wall_s
+    return len(pairs)
 
 
-def _ms(stages_ns: Mapping[Stage, int | None]) -> dict[str, float]:
-    return {stage.value: round(ns / 1e6, 1) for stage, ns in stages_ns.items() if ns is not None}
-
-
-def _median_step_s(entries: Sequence[Entry]) -> float:
-    """Between two steps of an attempt."""
-    steps = [entry for entry in entries if isinstance(entry.event, StepFinished)]
-    gaps_ns = [b.at_ns - a.at_ns for a, b in pairwise(steps) if a.attempt == b.attempt]
-    return statistics.median(gaps_ns) / 1e9 if gaps_ns else 0.0
+def _ms(stages_ns: Mapping[Stage, float]) -> dict[str, float]:
+    return {stage.value: round(ns / 1e6, 1) for stage, ns in stages_ns.items()}
 
 
 # ── what is printed ─────────────────────────────────────────────────────────────────────────────
 
 
-def _shown(result: Measured) -> Measured:
-    job, restarts_s = result.job, sorted(result.restarts_s)
-    print(f"{job.tool}, {job.ranks} ranks: {job.kills} kills in {result.wall_s:.0f} s,", end=" ")
-    print(f"{len(restarts_s)} recovered from, {result.first_time} of them first time")
+def _show(one: Measured) -> None:
+    job, restarts_s = one.job, sorted(one.restarts_s)
+    print(f"\n{job.tool}, {job.ranks} ranks: {job.kills} kills in {one.wall_s:.0f} s,", end=" ")
+    print(f"{len(restarts_s)} recovered from, {one.first_time} of them first time")
     if restarts_s:
         points = {
             "least": restarts_s[0],
@@ -243,10 +245,10 @@ def _shown(result: Measured) -> Measured:
         }
         print("  " + "   ".join(f"{name} {value:.2f} s" for name, value in points.items()))
         print(f"  0 {_picture(restarts_s)} {restarts_s[-1]:.1f} s")
-        print(f"  a step {result.step_s * 1e3:.0f} ms; states from:", dict(result.tiers))
-        print("  parts from the last finished step on, ms:", _listed(result.stages_ms))
-        print("  those of the slowest, ms:", _listed(result.slowest_ms), "\n", flush=True)
-    return result
+        step_ms = statistics.median(one.steps_s) * 1e3
+        print(f"  a step {step_ms:.0f} ms; states from:", dict(one.tiers))
+        print("  parts from the last finished step on, ms:", _listed(one.stages_ms()))
+        print("  those of the slowest, ms:", _listed(one.slowest_ms()))
 
 
 def _listed(parts_ms: Mapping[str, float]) -> str:
@@ -263,16 +265,18 @@ def _picture(values: Sequence[float]) -> str:
 
 def _figures(results: Sequence[Measured]) -> dict[str, object]:
     """The line for programs: two ranks first, since the targets are for them; four beside."""
-    by_ranks = {ranks: _compared(results, ranks) for ranks in (2, 4)}
+    at_2_ranks, at_4_ranks = (_compared(results, ranks) for ranks in (2, 4))
     ours = {r.job.ranks: r for r in results if r.job.tool is Tool.HARNESS}
     return {
         "benchmark": "restart",
         "unit": "s from kill to the next finished step, less a median step; medians at 2 ranks",
-        **by_ranks[2],
-        "at_4_ranks": by_ranks[4],
+        "ours": at_2_ranks["ours"],
+        "other": at_2_ranks["other"],
+        "ratio": at_2_ranks["ratio"],
+        "at_4_ranks": at_4_ranks,
         "first_time": {n: f"{r.first_time} of {r.job.kills}" for n, r in sorted(ours.items())},
         "most": {n: round(max(r.restarts_s), 3) for n, r in sorted(ours.items()) if r.restarts_s},
-        "parts_ms": {n: r.stages_ms for n, r in sorted(ours.items())},
+        "parts_ms": {n: r.stages_ms() for n, r in sorted(ours.items())},
         "machine": WHERE,
     }
 
@@ -285,7 +289,7 @@ def _compared(results: Sequence[Measured], ranks: int) -> dict[str, object]:
     return {
         "ours": None if ours is None else round(ours, 3),
         "other": {Tool.TORCHRUN.value: None if theirs is None else round(theirs, 3)},
-        "ratio": {Tool.TORCHRUN.value: ratio},
+        "ratio": {f"ours / {Tool.TORCHRUN}": ratio},
     }
 
 

@@ -196,12 +196,21 @@ def main() -> int:
             f"   {came['wrong']:11}   {came['silent']:6}"
         )
     wrong = sum(came["wrong"] for came in found.values())
+    clean = found.pop(0.0)
     print(
         json.dumps(
             {
                 "benchmark": "straggler",
                 "unit": "runs",
                 "ours": {f"{slower:g}": came for slower, came in found.items()},
+                "other": {"clean": clean},
+                "ratio": {
+                    "clean wrong / runs": clean["wrong"] / clean["runs"],
+                    **{
+                        f"{slower:g} right / runs": came["right"] / came["runs"]
+                        for slower, came in found.items()
+                    },
+                },
                 "wrong": wrong,
                 "took_s": round(time.monotonic() - began),
                 "machine": machine(f"torch {torch.__version__}", "gloo"),

@@ -5,10 +5,12 @@ decides when its workers go: a SIGTERM that the rank itself sends is obeyed.
 """
 
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.process import current_process
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -41,4 +43,12 @@ def _obey(rank: int) -> None:
     while True:
         told = signal.sigwaitinfo({signal.SIGTERM})
         if told.si_pid == rank:
+            _remove_sockets()
             os._exit(0)  # as torch's own handler does
+
+
+def _remove_sockets() -> None:
+    """Take away the directory of sockets by which a worker hands over tensors: an exit so short leaves it."""
+    directory = current_process()._config.get("tempdir")  # type: ignore[attr-defined]  # nothing public says it
+    if directory is not None:
+        shutil.rmtree(directory, ignore_errors=True)

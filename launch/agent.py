@@ -34,23 +34,11 @@ from launch import processes, witness
 from launch.environment import ADDRESS, Place, Shared, environment
 from launch.exits import Drained, Exit, Failed, Finished, Going, Judgement, judge
 from launch.orders import Order
-from launch.processes import STOPPED
+from launch.processes import STOPPED, UnkillableError
 from launch.spawner import Spawner
 
 STORE_TIMEOUT = timedelta(minutes=5)
 STOP_TIMEOUT_S = 60.0
-
-
-class UnkillableError(Exception):
-    """Processes of an attempt outlive SIGKILL, and no new attempt can be started beside them."""
-
-    def __init__(self, attempt: int, left: Sequence[int]) -> None:
-        pids = ", ".join(map(str, left)) or "gone by now"
-        super().__init__(
-            f"processes of attempt {attempt} ({pids}) did not die within {STOP_TIMEOUT_S:g} s of"
-            " SIGKILL: a device or file system holds them, and none start beside them; free it or"
-            " restart the machine, and launch it again to go on"
-        )
 
 
 class StartError(Exception):
@@ -206,7 +194,7 @@ class Agent(SimpleElasticAgent):
     def kill_orphans(self, spared: Container[int]) -> None:
         """Kill every child of this process but those in `spared`. Raises `UnkillableError`."""
         if left := processes.kill_children(spared, STOP_TIMEOUT_S):
-            raise UnkillableError(self.attempt, left)
+            raise UnkillableError(self.attempt, left, STOP_TIMEOUT_S)
 
     @property
     def run_dir(self) -> RunDir:
@@ -264,7 +252,8 @@ class Agent(SimpleElasticAgent):
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         if self.spawner.stop(STOP_TIMEOUT_S) is None:
-            raise UnkillableError(self.attempt, processes.children(self.spawner.pid))
+            left = processes.children(self.spawner.pid)
+            raise UnkillableError(self.attempt, left, STOP_TIMEOUT_S)
         worker_group.state = WorkerState.STOPPED
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:  # noqa: ARG002

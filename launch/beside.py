@@ -139,8 +139,7 @@ class Beside:
         now_s = time.monotonic()
         post.stopped_since_s = post.stopped_since_s or now_s
         if now_s - post.stopped_since_s >= respawn.STOPPED_S:
-            holder.process.kill()
-            holder.process.wait()
+            processes.end(holder.process)
 
     def _bury(self, post: _Post, dead: Companion) -> None:
         post.holder = None

@@ -16,6 +16,7 @@ from typing import IO
 
 from harness import parent
 from harness.checkpoint.whereabouts import PREFIX
+from launch import processes
 
 STOP_TIMEOUT_S = 5.0
 SAVER, EXPORTER, INJECTOR = "saver", "exporter", "injector"
@@ -35,8 +36,7 @@ class Companion:
 
     def end(self) -> None:
         """Kill it if it lives, and forget it."""
-        self.process.kill()
-        self.process.wait()
+        processes.end(self.process)
         os.close(self.pidfd)
 
 

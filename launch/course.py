@@ -6,37 +6,30 @@ written into the log.
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from harness import events
 from harness.events import Outcome
 from harness.points import Point, reach
 from harness.recorder import Recorder
-from launch import causes, claims, ends, processes, stacks, witness
+from launch import causes, ends, stacks, witness
 from launch.aftermath import Aftermath
-from launch.agent import Agent, StartError, UnkillableError
+from launch.agent import Agent, StartError
 from launch.beside import Beside
+from launch.between import TICK_S, Between, View
 from launch.causes import Blame
 from launch.companions import SAVER
 from launch.ends import Again, End, Ending, GraceExceeded, Hung, Interrupted, Lost
-from launch.exits import Drained, Exit, Failed, Finished, Going, ending
+from launch.exits import Drained, Exit, Failed, Finished, Going
 from launch.lookout import Lookout
+from launch.processes import UnkillableError
 from launch.requests import Requests
+from launch.servers import ForkServers
 from launch.spawner import ForkServerLostError, RefusedError, Spawner
 from launch.watch import Watch
 
-TICK_S = 0.5
-"""How often the live view moves, and a rank that left without joining is looked at again."""
 SETTLE_S = 0.2
 """How long a failure that looks like the loss of a peer waits for that peer's own."""
-FORK_SERVER = "fork server"
-
-
-class View(Protocol):
-    """Shows how the run goes."""
-
-    def poll(self) -> None:
-        """Show the present."""
 
 
 class Course:
@@ -59,8 +52,6 @@ class Course:
         view: View,
         say: Callable[[str], None],
     ) -> None:
-        self._renewed = renewed
-        self._claim_attempt = claim_attempt
         self._recorder = recorder
         self._watch = watch
         self._requests = requests
@@ -70,26 +61,38 @@ class Course:
         self._view = view
         self._say = say
         self._settle_until: float | None = None
-        self._server_since_s = time.monotonic()
-        self._servers_lived_s: list[float] = []
-        self._claims_failed = 0
+        self._servers = ForkServers(
+            renewed=renewed,
+            limit_s=lookout.startup_s,
+            beside=beside,
+            recorder=recorder,
+            watch=watch,
+            say=say,
+        )
+        self._between = Between(
+            claim_attempt=claim_attempt,
+            servers=self._servers,
+            watch=watch,
+            requests=requests,
+            beside=beside,
+            view=view,
+            say=say,
+        )
 
     def lead(self, agent: Agent) -> bool:
         """Start attempts until the job ends; True if it is done."""
-        self._watch.add(agent.spawner, FORK_SERVER)
-        outcome = self._pause(agent, 0.0) or self._attempt(agent)
+        self._servers.post(agent.spawner)
+        outcome = self._attempt(agent, 0.0)
         while isinstance(outcome, Again):
-            outcome = self._pause(agent, outcome.wait_s) or self._attempt(agent)
+            outcome = self._attempt(agent, outcome.wait_s)
         self.ending = ending = outcome
         return ending.outcome is Outcome.FINISHED
 
-    def _attempt(self, agent: Agent) -> Ending | Again:
-        """One attempt, from its number to its last process."""
-        try:
-            number = self._claim_attempt()
-        except (OSError, ValueError) as error:
-            return self._unclaimed(error)
-        self._claims_failed = 0
+    def _attempt(self, agent: Agent, wait_s: float) -> Ending | Again:
+        """One attempt, from the wait before it to its last process."""
+        number = self._between.lead(agent, wait_s)
+        if not isinstance(number, int):
+            return number
         reach(Point.ATTEMPT)
         end: End
         try:
@@ -97,9 +100,7 @@ class Course:
             end = self._follow(agent)
         except StartError as error:
             return Ending(Outcome.FAILED, str(error))
-        except ForkServerLostError:
-            end = Lost()
-        except RefusedError as error:
+        except (ForkServerLostError, RefusedError) as error:
             end = Lost(str(error))
         fault = self._declare(agent, end)
         try:
@@ -109,14 +110,6 @@ class Course:
         self._recorder.write(events.RanksStopped())
         stacks.forget_empty(agent.run_dir.incident(agent.attempt))
         return self._conclude(agent, end, fault)
-
-    def _unclaimed(self, error: Exception) -> Ending | Again:
-        self._claims_failed += 1
-        following = claims.decide(self._claims_failed, error)
-        if isinstance(following, Again):
-            soon = f"tried again in {following.wait_s:g} s"
-            self._say(f"no attempt can be claimed in the storage: {error}; {soon}")
-        return following
 
     def _begin(self, agent: Agent, attempt: int) -> None:
         world_size = agent.ranks.world_size
@@ -144,14 +137,10 @@ class Course:
                 self._requests.heed(agent, number)
             self._requests.listen(agent)
             self._beside.look(self._needed())
-            self._wake_fork_server(agent)
+            self._servers.look(agent.spawner)
             self._view.poll()
             if (end := self._end(agent)) is not None:
                 return end
-
-    def _wake_fork_server(self, agent: Agent) -> None:
-        if agent.spawner.wake():
-            self._say("the fork server had been stopped by a signal: it was told to go on")
 
     def _end(self, agent: Agent) -> End | None:
         """The end of the attempt, if it is clear by now."""
@@ -218,20 +207,7 @@ class Course:
         try:
             agent.stop()
         except ForkServerLostError:
-            self._renew_fork_server(agent)
-
-    def _renew_fork_server(self, agent: Agent) -> None:
-        self._watch.remove(agent.spawner)
-        status = agent.spawner.close()
-        # What the dead one left behind, all of it ours now.
-        processes.kill_children(self._beside.pids())
-        now_s = time.monotonic()
-        self._servers_lived_s.append(now_s - self._server_since_s)
-        self._server_since_s = now_s
-        agent.spawner = self._renewed(agent.spawner, self._servers_lived_s)
-        self._watch.add(agent.spawner, FORK_SERVER)
-        died_of = "an unknown end" if status is None else ending(status)
-        self._recorder.write(events.HelperRestarted(FORK_SERVER, died_of))
+            self._servers.renew(agent)
 
     def _conclude(self, agent: Agent, end: End, fault: Blame | None) -> Ending | Again:
         draining = self._requests.drain_until is not None
@@ -258,30 +234,6 @@ class Course:
             case _:
                 assert_never(end)
         return ending
-
-    def _pause(self, agent: Agent, wait_s: float) -> Ending | None:
-        """Wait for the next attempt's time, and for a fork server; an end if that is asked for."""
-        until_s = time.monotonic() + wait_s
-        while time.monotonic() < until_s or not agent.spawner.is_ready:
-            left_s = max(0.0, until_s - time.monotonic())
-            _, signals = self._watch.wait(min(TICK_S, left_s) if left_s else TICK_S)
-            for number in signals:
-                self._requests.heed_idle(number)
-            if self._requests.leave_until is not None:
-                return Ending(Outcome.INTERRUPTED)
-            if self._requests.drain_until is not None:
-                return Ending(
-                    Outcome.DRAINED, "no rank was at work: the last committed checkpoint stands"
-                )
-            self._beside.look()
-            self._wake_fork_server(agent)
-            self._view.poll()
-            try:
-                agent.take_exits()
-            except ForkServerLostError:
-                self._renew_fork_server(agent)
-                break  # one that cannot live fails the next attempt, and attempts are counted
-        return None
 
 
 def counted(ranks: int) -> str:

@@ -21,7 +21,7 @@ class GraceExceeded:
 class Lost:
     """No fork server, or none that can fork: the attempt ended by our fault."""
 
-    reason: str = "the fork server died, and every rank with it"
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,4 +67,4 @@ def failed_while_draining(fault: str, uses_library: bool) -> Ending:
 
 def _standing(uses_library: bool) -> str:
     """What there is to go on from; of a script without the library nobody knows."""
-    return "; the last committed checkpoint stands" if uses_library else ""
+    return "; what was committed before stands" if uses_library else ""

@@ -18,9 +18,14 @@ WITHIN_S = 2.0
 LOOK_S = 0.02
 
 
+def is_on(environ: Mapping[str, str]) -> bool:
+    """True where ranks with these variables record their collectives."""
+    return any(environ.get(size, "0") not in ("", "0") for size in SIZES)
+
+
 def variables(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
     """What a rank must be told for its recorder to write into `folder`; nothing where it is off."""
-    if not any(environ.get(size, "0") not in ("", "0") for size in SIZES):
+    if not is_on(environ):
         return {}
     return {PIPE: str(folder / "nccl-pipe-"), FILE: str(folder / "nccl-")}
 

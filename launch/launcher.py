@@ -14,18 +14,29 @@ from torch.distributed.run import config_from_args
 
 from harness import beginning, events, exactness, settings, slots, storage
 from harness.arming import arm_from
-from harness.checkpoint.store import Store, StoreError
+from harness.checkpoint.store import StoreError
 from harness.events import EXIT_CODES, Outcome
 from harness.recorder import Recorder
 from harness.rundir import RunDir
 from harness.settings import Settings
 from harness.slots import Mark
-from launch import capacity, companions, forkserver, preparation, processes, respawn, served, warm
+from launch import (
+    capacity,
+    companions,
+    forkserver,
+    preparation,
+    processes,
+    respawn,
+    served,
+    warm,
+    witness,
+)
 from launch.aftermath import Aftermath
 from launch.agent import Agent, Ranks
 from launch.beside import Beside, Recipe
+from launch.between import View
 from launch.companions import EXPORTER, INJECTOR, SAVER
-from launch.course import Course, View, counted
+from launch.course import Course, counted
 from launch.ends import Ending
 from launch.environment import Shared
 from launch.flags import UsageError
@@ -34,6 +45,7 @@ from launch.options import Options
 from launch.preparation import Prepared
 from launch.requests import Requests
 from launch.respawn import GivenUp
+from launch.resuming import check_resume
 from launch.spawner import Spawner
 from launch.voice import Chronicle, Voice
 from launch.watch import Watch
@@ -151,7 +163,7 @@ class _Launcher:
         except (StoreError, OSError) as error:
             raise UsageError(str(error)) from None
         newest = self._run_dir.newest_attempt()
-        self._check_resume(store, asked.resume)
+        check_resume(self._run_dir, store, asked.resume)
         self._announce()
         began_ns = beginning.began_ns(self._run_dir, os.getpid())
         with preparation.writing(self._run_dir):
@@ -163,6 +175,7 @@ class _Launcher:
             started = events.RunStarted(self._record.run_id, self._ranks.world_size)
             recorder.write(started, began_ns)
             beside = self._beside(stack, watch, recorder)
+            requests = Requests(recorder, self._asked.grace_s, self._say)
             course = Course(
                 renewed=self._renewed,
                 claim_attempt=lambda: storage.claim_attempt(
@@ -170,7 +183,7 @@ class _Launcher:
                 ),
                 recorder=recorder,
                 watch=watch,
-                requests=Requests(recorder, self._asked.grace_s, self._say),
+                requests=requests,
                 aftermath=Aftermath(recorder, self._asked.limits, self._say),
                 beside=beside,
                 lookout=Lookout(self._asked.hangs, self._say),
@@ -179,7 +192,7 @@ class _Launcher:
             )
             agent = Agent(self._ranks, spawner, course.lead)
             agent.run()
-            self._close(beside, recorder, course.ending)
+            self._close(beside, recorder, course.ending, requests.left_s)
             watch.afterwards = EXIT_CODES[course.ending.outcome]
         self._report(course.ending)
         return course.ending
@@ -195,11 +208,14 @@ class _Launcher:
         beside.start()
         return beside
 
-    def _close(self, beside: Beside, recorder: Recorder, ending: Ending) -> None:
-        """The saver's last word counts, the injector accounts for its faults, the exporter shows the end."""
-        # The machine is wanted back where the run did not end by itself.
+    def _close(self, beside: Beside, recorder: Recorder, ending: Ending, left_s: float) -> None:
+        """The saver's last word counts, the injector accounts for its faults, the exporter shows the end.
+
+        Where the run did not end by itself the machine is wanted back, within `left_s` or at once.
+        """
         own_end = ending.outcome in (Outcome.FINISHED, Outcome.FAILED)
-        beside.stop(SAVER, SAVER_TIMEOUT_S if own_end else companions.STOP_TIMEOUT_S)
+        least_s = SAVER_TIMEOUT_S if own_end else companions.STOP_TIMEOUT_S
+        beside.stop(SAVER, max(least_s, left_s))
         beside.stop(INJECTOR)
         recorder.write(events.RunFinished(ending.outcome, ending.reason))
         if ending.outcome is Outcome.FAILED:
@@ -208,27 +224,6 @@ class _Launcher:
         else:
             beside.stop_all()
             served.forget_dead(self._run_dir)
-
-    def _check_resume(self, store: Store, resume: str) -> None:
-        """Refuse what no rank could resume from, before any is started."""
-        if resume.isdecimal():
-            steps = sorted({it.step for it in store.committed()})
-            if int(resume) not in steps:
-                there = ", ".join(map(str, steps)) or "none"
-                raise UsageError(
-                    f"--resume {resume}: no checkpoint of that step is in {store.root}; there: {there}"
-                )
-        elif resume != "fresh":
-            self._check_not_emptied(store)
-
-    def _check_not_emptied(self, store: Store) -> None:
-        """Refuse to begin at step 1 again only because a disk is not there."""
-        slot = slots.read(self._run_dir.slot(0))
-        if slot is not None and slot.step > 0 and store.newest_attempt() == 0:
-            raise UsageError(
-                f"{store.root} is empty, and the run had finished step {slot.step}: put its"
-                " checkpoints back there, or start from nothing with --resume fresh"
-            )
 
     def _recipes(self) -> Iterator[Recipe]:
         path, address = self._run_dir.path, self._ranks.shared.saver
@@ -268,6 +263,8 @@ class _Launcher:
             self._voice.complain(f"harness run: {line}")
         else:
             self._say(line)
+        if ending.outcome is Outcome.FINISHED and not witness.uses_library(self._run_dir):
+            self._say("no rank called harness.join: nothing was saved, and no hang was looked for")
         if self._asked.quiet:
             return
         from harness import report

@@ -5,8 +5,8 @@ it is watched, and that is said once.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from harness import slots
 from harness.rundir import RunDir
@@ -14,9 +14,6 @@ from harness.slots import Mark, Slot
 from launch import progress, watchdog, witness
 from launch.progress import NS, Watched
 from launch.watchdog import Alarm, Alive, Limits
-
-PATIENCE = 4
-"""How much more patience a job gets in a normal step after an alarm, until it has come further."""
 
 
 class Lookout:
@@ -27,11 +24,15 @@ class Lookout:
         self._say = say
         self._watched: Watched | None = None
         self._attempt = 0
-        self._alarms = 0
-        self._best_step = -1
+        self._alarms: Counter[int] = Counter()
         self._said = False
         self.done: Sequence[int] = ()
         """Ranks that were seen to be done and to live: no limit is for them."""
+
+    @property
+    def startup_s(self) -> float | None:
+        """How long it may take until a rank joins; None if nothing is watched."""
+        return None if self._limits is None else self._limits.startup_ns / NS
 
     def attempt_begins(self, attempt: int, ranks: int) -> None:
         """Forget the ranks of the attempt before."""
@@ -52,21 +53,19 @@ class Lookout:
         found = [slots.read(run_dir.slot(rank)) for rank in range(len(self._watched.ranks))]
         watched = progress.look(self._watched, time.monotonic_ns(), self._attempt, found)
         self._watched = watched
-        self._note_best(watched)
         self.done = [rank for rank in alive if _is_done(watched.ranks[rank].slot)]
         living = {rank: watched.ranks[rank] for rank in alive}
-        limits = replace(self._limits, times=PATIENCE**self._alarms)
-        match watchdog.decide(watched.clock_ns, living, watched.steps, limits):
+        match watchdog.decide(watched.clock_ns, living, watched.steps, self._limits, self._alarms):
             case Alarm() as alarm if self._can_tell(run_dir, watched, alarm):
-                self._alarms += 1
+                self._note(watched, watched.ranks[alarm.suspects[0]].slot)
                 return alarm
             case Alarm() | Alive():
                 return None
 
-    def _note_best(self, watched: Watched) -> None:
-        best = max((it.slot.step for it in watched.ranks if it.slot is not None), default=-1)
-        if best > self._best_step:
-            self._best_step, self._alarms = best, 0
+    def _note(self, watched: Watched, suspect: Slot | None) -> None:
+        """Remember an alarm in a normal step: whether that is slow or stuck, more patience tells."""
+        if suspect is not None and watchdog.in_normal_step(suspect, watched.steps):
+            self._alarms[suspect.step] += 1
 
     def _can_tell(self, run_dir: RunDir, watched: Watched, alarm: Alarm) -> bool:
         """False where no rank ever joined: there is nothing to tell a hang by."""

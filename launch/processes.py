@@ -3,15 +3,34 @@
 import ctypes
 import os
 import signal
-from collections.abc import Container, Iterator
+import subprocess
+import time
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
+KILL_TIMEOUT_S = 5.0
+"""Longest wait for one to die of SIGKILL: a device or file system may hold it for ever."""
+DEATH_S = 0.01
+"""From one look whether killed children are dead to the next: most take no longer."""
 STOPPED = "T"
 """The `state` of a process that a signal has stopped; under a debugger it has another."""
+
+
+class UnkillableError(Exception):
+    """Processes of an attempt outlive SIGKILL, and no new attempt can be started beside them."""
+
+    def __init__(self, attempt: int, left: Sequence[int], within_s: float) -> None:
+        pids = ", ".join(map(str, left)) or "gone by now"
+        super().__init__(
+            f"processes of attempt {attempt} ({pids}) did not die within {within_s:g} s of SIGKILL:"
+            " a device or file system holds them, and none start beside them; free it or restart the"
+            " machine, and launch it again to go on"
+        )
 
 
 def adopt_orphans() -> None:
@@ -29,13 +48,28 @@ def children(parent: int) -> list[int]:
     return [pid for pid, its_parent in _parents() if its_parent == parent]
 
 
-def kill_children(spared: Container[int]) -> None:
-    """Kill every child of this process but those in `spared`, and the orphans that become ours."""
+def kill_children(spared: Container[int], within_s: float) -> list[int]:
+    """Kill every child of this process but those in `spared`, and the orphans that become ours.
+
+    Gives those that have not died of it in time.
+    """
+    until_s = time.monotonic() + within_s
     while doomed := [pid for pid in children(os.getpid()) if pid not in spared]:
+        if time.monotonic() >= until_s:
+            break
         for pid in doomed:
             os.kill(pid, signal.SIGKILL)
+        time.sleep(DEATH_S)
         for pid in doomed:
-            os.waitpid(pid, 0)
+            os.waitpid(pid, os.WNOHANG)
+    return doomed
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Kill it if it lives, and wait until it is gone, though not for ever."""
+    process.kill()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(KILL_TIMEOUT_S)
 
 
 def out_of_memory_kills() -> int:

@@ -110,7 +110,11 @@ def play(program: Program, stacks: str) -> NoReturn:
             _record(leaving, _own_part(leaving.__traceback__))
     except BaseException as error:  # noqa: BLE001 - whatever ends the script is to be recorded
         trace = _own_part(error.__traceback__)
-        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace  # as Python does
+        sys.last_type, sys.last_value, sys.last_traceback = (
+            type(error),
+            error,
+            trace,
+        )  # as Python does
         _record(error, trace)
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1

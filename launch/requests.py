@@ -29,6 +29,11 @@ class Requests:
         self._say = say
         self.grace_s = grace_s
 
+    @property
+    def left_s(self) -> float:
+        """What is left of the time that was given to save and leave; 0 if nobody asked for that."""
+        return 0.0 if self.drain_until is None else max(0.0, self.drain_until - time.monotonic())
+
     def heed(self, agent: Agent, number: int) -> None:
         """Pass on to the ranks what signal `number` asks for."""
         if number == signal.SIGINT:

@@ -34,12 +34,13 @@ from launch.rank import Program
 
 CLOSE_TIMEOUT_S = 10.0
 """Longest wait for a fork server to end: one whose children do not die of SIGKILL never does."""
+LOST = "the fork server died, and every rank with it"
 WAKE_EACH_S = 1.0
 """How often, while an answer is awaited, it is looked whether the fork server stands still."""
 
 
 class ForkServerLostError(Exception):
-    """The fork server died, and every rank with it."""
+    """The fork server is lost, and every rank with it; says how."""
 
 
 class RefusedError(Exception):
@@ -56,6 +57,8 @@ class Spawner:
 
     is_ready: bool
     """False while the fork server still imports: whatever is asked of it waits."""
+    limit_s: float | None = None
+    """How long it may leave a start without an answer; None for as long as it likes."""
 
     def __init__(
         self, connection: socket.socket, pid: int, cold: str = "", *, is_ready: bool = True
@@ -65,6 +68,7 @@ class Spawner:
         self.cold = cold
         self.is_ready = is_ready
         self._waiting: list[Ended] = []
+        self._lost = LOST
         self._decode = msgspec.json.Decoder(Answer).decode
 
     @classmethod
@@ -109,14 +113,16 @@ class Spawner:
         return self._connection.fileno()
 
     def start(self, orders: Sequence[Order]) -> dict[str, int]:
-        """Start a process for each order; gives their pids by name. Raises `RefusedError`."""
+        """Start a process for each order; gives their pids by name.
+
+        Raises `RefusedError`, and `ForkServerLostError`.
+        """
         for order in orders:
             self._send(order)
         pids: dict[str, int] = {}
         refused: list[Refused] = []
         while len(pids) + len(refused) < len(orders):
-            while not select.select([self._connection], [], [], WAKE_EACH_S)[0]:
-                self.wake()
+            self._await_answer()
             answer = self._receive()
             if isinstance(answer, Started):
                 pids[answer.name] = answer.pid
@@ -130,6 +136,23 @@ class Spawner:
                 " (`ulimit -u`, or pids.max of the container) or memory may be used up"
             )
         return pids
+
+    def _await_answer(self) -> None:
+        waited_s = 0.0
+        while not select.select([self._connection], [], [], WAKE_EACH_S)[0]:
+            self.wake()
+            waited_s += WAKE_EACH_S
+            if self.limit_s is not None and waited_s > self.limit_s:
+                self.give_up(
+                    "the fork server was killed: it had started no rank for more than"
+                    f" {self.limit_s:g} s (--startup-limit)"
+                )
+
+    def give_up(self, reason: str) -> None:
+        """Kill a fork server that is waited for in vain: from now on it is lost, for this reason."""
+        self._lost = reason
+        os.kill(self.pid, signal.SIGKILL)
+        self._connection.shutdown(socket.SHUT_RDWR)
 
     def ended(self) -> list[Ended]:
         """The processes that ended since the last call, without waiting for any."""
@@ -175,7 +198,7 @@ class Spawner:
         return None
 
     def close(self) -> int | None:
-        """End the fork server and everything below it, and wait until it is gone.
+        """End the fork server and everything below it, and wait until it is gone, if it ever is.
 
         Gives its exit code, or the negative number of the signal that ended it, where that is known.
         """
@@ -189,20 +212,22 @@ class Spawner:
             within_s = CLOSE_TIMEOUT_S if self.is_ready else 0.0
             if not select.select([pidfd], [], [], within_s)[0]:
                 os.kill(self.pid, signal.SIGKILL)
+                select.select([pidfd], [], [], processes.KILL_TIMEOUT_S)
             os.close(pidfd)
-            return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            return os.waitstatus_to_exitcode(status) if pid == self.pid else None
         return None
 
     def _send(self, request: Request) -> None:
         try:
             self._connection.send(msgspec.json.encode(request))
         except (BrokenPipeError, ConnectionResetError):
-            raise ForkServerLostError from None
+            raise ForkServerLostError(self._lost) from None
 
     def _receive(self) -> Answer:
         message = receive(self._connection)
         if not message:
-            raise ForkServerLostError
+            raise ForkServerLostError(self._lost)
         answer: Answer = self._decode(message)
         if isinstance(answer, Ready):
             self.is_ready, self.cold = True, answer.cold

@@ -90,14 +90,19 @@ def doing(stacks: str) -> Doing:
     return Doing.ELSEWHERE
 
 
+def spy_command() -> str | None:
+    """Where py-spy is: beside this Python, or on the path; None where it is not installed."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.is_file() else shutil.which("py-spy")
+
+
 def spy(files: Mapping[int, Path], within_s: float = SPY_S) -> None:
     """Have py-spy, where it is installed, write the stacks of these pids to these files.
 
     It reads another process' memory, so it works for those that answer nobody. None is waited for
     longer than `within_s`, all together.
     """
-    beside = Path(sys.executable).with_name("py-spy")
-    command = str(beside) if beside.is_file() else shutil.which("py-spy")
+    command = spy_command()
     if command is None or not files:
         return
     deadline = time.monotonic() + within_s
@@ -105,8 +110,7 @@ def spy(files: Mapping[int, Path], within_s: float = SPY_S) -> None:
     for process in spies:
         with suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, deadline - time.monotonic()))
-        process.kill()
-        process.wait()
+        processes.end(process)
 
 
 def _spy_on(command: str, pid: int, path: Path) -> subprocess.Popen[bytes]:

@@ -6,6 +6,7 @@ be waiting for is within its own time.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import assert_never
 
 from harness.slots import Mark, Slot
@@ -13,6 +14,9 @@ from launch.progress import NS, STEADY_STEPS, Progress, Steps, doing, position
 
 LOOK_S = 0.25
 """From one look at the ranks to the next; what that costs, benchmarks/noticing.py tells."""
+PATIENCE = 4
+"""How much more patience a normal step gets for each alarm that there was in it."""
+NO_ALARMS: Mapping[int, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +34,6 @@ class Limits:
     """In the first step of an attempt, and while too few normal ones were seen."""
     evaluation_ns: int = 1200 * NS
     save_ns: int = 900 * NS
-    times: int = 1
-    """By which the patience in a normal step is multiplied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,18 @@ class Alarm:
 Decision = Alive | Alarm
 
 
-def decide(now_ns: int, progress: Mapping[int, Progress], steps: Steps, limits: Limits) -> Decision:
-    """Whether the ranks in `progress`, those that live, hang at `now_ns` of the clock of `Watched`."""
-    bounds = {rank: bound(it.slot, steps, limits) for rank, it in progress.items()}
+def decide(
+    now_ns: int,
+    progress: Mapping[int, Progress],
+    steps: Steps,
+    limits: Limits,
+    alarms: Mapping[int, int] = NO_ALARMS,
+) -> Decision:
+    """Whether the ranks in `progress`, those that live, hang at `now_ns` of the clock of `Watched`.
+
+    `alarms` counts those that there were in normal steps, each under the step finished before it.
+    """
+    bounds = {rank: bound(it.slot, steps, limits, alarms) for rank, it in progress.items()}
     overdue: list[int] = []
     in_time: list[tuple[int, int, int]] = []
     for rank, limit in bounds.items():
@@ -98,7 +109,15 @@ def decide(now_ns: int, progress: Mapping[int, Progress], steps: Steps, limits: 
     return Alarm(suspects, doing(first.slot), now_ns - first.since_ns, limit)
 
 
-def bound(slot: Slot | None, steps: Steps, limits: Limits) -> Bound | None:
+def in_normal_step(slot: Slot | None, steps: Steps) -> bool:
+    """True for a rank that takes a step which `steps` tell how long it may last."""
+    is_stepping = slot is not None and slot.mark is Mark.STEPPING and not slot.in_first_step
+    return is_stepping and steps.count >= STEADY_STEPS
+
+
+def bound(
+    slot: Slot | None, steps: Steps, limits: Limits, alarms: Mapping[int, int] = NO_ALARMS
+) -> Bound | None:
     """How long a rank that shows `slot` may show nothing new; None where nobody watches it."""
     if slot is None:
         return Bound(limits.startup_ns, "--startup-limit")
@@ -113,7 +132,7 @@ def bound(slot: Slot | None, steps: Steps, limits: Limits) -> Bound | None:
         case Mark.SAVING:
             allowed = Bound(limits.save_ns, "--save-limit")
         case Mark.STEPPING:
-            allowed = _step_bound(slot, steps, limits)
+            allowed = _step_bound(slot, steps, limits, alarms.get(slot.step, 0))
         case Mark.DRAINED | Mark.FINISHED:
             pass
         case _:
@@ -121,12 +140,13 @@ def bound(slot: Slot | None, steps: Steps, limits: Limits) -> Bound | None:
     return allowed
 
 
-def _step_bound(slot: Slot, steps: Steps, limits: Limits) -> Bound:
-    if slot.in_first_step or steps.count < STEADY_STEPS:
+def _step_bound(slot: Slot, steps: Steps, limits: Limits, alarms: int) -> Bound:
+    if not in_normal_step(slot, steps):
         return Bound(limits.first_step_ns, "--first-step-limit")
-    more = "" if limits.times == 1 else f"{limits.times} × as there was an alarm at this step, "
+    times = PATIENCE**alarms
+    more = "" if alarms == 0 else f"{times} × as there was an alarm at this step, "
     slow_ns = limits.factor * steps.slowest_ns
     if slow_ns <= limits.step_ns:
-        return Bound(limits.times * limits.step_ns, f"{more}--hang-after")
+        return Bound(times * limits.step_ns, f"{more}--hang-after")
     words = f"{more}{limits.factor} × the slowest normal step of the last day"
-    return Bound(limits.times * slow_ns, words)
+    return Bound(times * slow_ns, words)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.benchmarks.test_all import FIELDS
 from tests.zygote import ROOT
 
 pytestmark = pytest.mark.processes
-FIELDS = {"benchmark", "ours", "other", "unit", "ratio", "machine"}
 
 
 def last_line(name: str, *flags: str) -> tuple[int, dict[str, Any]]:

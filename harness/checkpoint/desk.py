@@ -7,8 +7,10 @@ import threading
 import time
 from collections.abc import Callable
 
+from harness.checkpoint import slot
 from harness.checkpoint.crew import Crew
 from harness.checkpoint.memory import seen
+from harness.checkpoint.rescue import rescue
 from harness.checkpoint.shelf import Shelf
 from harness.checkpoint.store import Store
 from harness.checkpoint.tell import said, warn
@@ -71,6 +73,12 @@ class Desk:
             crew.stop(f"it was not durable {within_s:g} s after the saver was asked to leave")
         return all(crew.wait(_ABANDON_S) for crew in crews)
 
+    def rescue(self) -> None:
+        """Commit what is newer in memory than in the storage, where nobody else will hold it."""
+        held = [slot.kept(held.view) for _, held in self.shelf.lend(None, _SEALED_WITHIN_S)]
+        found = [kept for kept in held if kept is not None and kept.label.run_id == self._run_id]
+        rescue(found, self._open_store, self._tell)
+
     def _serve(self, connection: socket.socket) -> None:
         try:
             line = Line(connection, _FRAME_TIMEOUT_S)
@@ -124,11 +132,11 @@ class Desk:
                 case _:
                     raise ValueError(f"{type(message).__name__} is not for a rank to say here")
 
-    def _held(self, hello: Hello, slot: int, descriptor: int) -> memoryview:
+    def _held(self, hello: Hello, number: int, descriptor: int) -> memoryview:
         """A rank's memory, held after its end if that is what it is for."""
         if not hello.keeps:
             return seen(descriptor)
-        return self.shelf.put(hello.rank, slot, descriptor, hello.attempt)
+        return self.shelf.put(hello.rank, number, descriptor, hello.attempt)
 
     def _lend(self, line: Line, asked: Asked) -> None:
         """Give what is held of the memories that are asked for."""
@@ -136,9 +144,9 @@ class Desk:
         crews = self._all()
         for crew in crews:
             crew.hear_out(_HEARD_WITHIN_S)
-        for (rank, slot), held in self.shelf.lend(asked.rank, _SEALED_WITHIN_S):
-            busy = held.busy or any(crew.writes_from(rank, slot) for crew in crews)
-            line.send(Lent(rank, slot, busy), held.descriptor)
+        for (rank, number), held in self.shelf.lend(asked.rank, _SEALED_WITHIN_S):
+            busy = held.busy or any(crew.writes_from(rank, number) for crew in crews)
+            line.send(Lent(rank, number, busy), held.descriptor)
         line.send(Enough())
         message, _ = line.receive()
         if isinstance(message, Relieved):

@@ -58,7 +58,10 @@ class Handover:
         self._say(Handed(number, place, None, failure))
 
     def keep(self, slots: Mapping[int, Memory], copied: int) -> None:
-        """Have the saver hold on to all `slots`, the last of which was `copied` to. Raises `OSError`."""
+        """Have the saver hold on to all `slots`, the last of which was `copied` to; -1 if none was.
+
+        Raises `OSError`.
+        """
         line = self._connected()
         for slot, memory in slots.items():
             if slot == copied or self._lent.get(slot) is not memory:

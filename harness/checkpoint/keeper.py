@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from harness.checkpoint import room
 from harness.checkpoint.buffers import Buffers
@@ -26,15 +26,28 @@ from harness.events import SaveCommitted, SaveStarted, SaveUnblocked, Tier
 
 _SEALED_WITHIN_S, _LAST_SEALED_WITHIN_S = 30.0, 1.0
 _LOOK_S = 0.005
+_SHOWN_AGAIN_S = 1.0
+"""A saver that came in the place of one that died holds nothing; so long it may stay so."""
 
 
 def for_memory(rank: int, memory: Recollection | None) -> Buffers:
     """Two slots, made or taken over from the rank before this one."""
     folder = None if memory is None else memory.folder
-    buffers = Buffers(2) if folder is None else Buffers(2, partial(folder.make, rank))
+    buffers = Buffers(2) if folder is None else Buffers(2, partial(_made, folder, rank))
     if memory is not None:
         buffers.adopt(memory.adopt(), *(memory.resumed or (None, -1)))
     return buffers
+
+
+def _made(folder: Folder, rank: int, slot: int, size_bytes: int) -> Memory:
+    """Memory with a name, or without where there is no room for that: saves to the storage need it too."""
+    try:
+        return folder.make(rank, slot, size_bytes)
+    except OSError as error:
+        warn(f"a copy has no room in {folder.path} and is taken without a name: {said(error)}")
+        memory = Memory(size_bytes)
+        memory.nameless = True
+        return memory
 
 
 class Keeper:
@@ -168,7 +181,7 @@ class Keeper:
             self._folder.remove_rank(self._copier.rank)
 
     def _finish(self) -> None:
-        while (begun := self._begun.get()) is not None:
+        while (begun := self._next()) is not None:
             step, taken = begun
             try:
                 taken.finish()
@@ -179,10 +192,19 @@ class Keeper:
                 self._idle.set()
             if self._carriers.apart:
                 self._carriers.keep(self._copier.buffers.held(), taken.slot)
-            elif self.is_on:
+            elif self.is_on and not taken.memory.nameless:  # else it is gone with this process
                 self._seal(taken.memory)
         with suppress(Exception):  # the message store may be gone before us
             self._tell_of_whole(_LAST_SEALED_WITHIN_S)
+
+    def _next(self) -> tuple[int, Taken] | None:
+        """The next copy that has begun, or the end."""
+        while True:
+            try:
+                return self._begun.get(timeout=_SHOWN_AGAIN_S)
+            except Empty:
+                if self._carriers.apart and self._on:
+                    self._carriers.keep(self._copier.buffers.held(), copied=-1)
 
     def _seal(self, memory: Memory) -> None:
         """What a saver would do, where there is none."""

@@ -16,6 +16,9 @@ _NAME = "harness-copy"
 class Memory:
     """Bytes of this process, or of one before it. Raises `OSError` where there is not that much memory."""
 
+    nameless = False
+    """A name was wanted for it, and could not be had."""
+
     def __init__(self, size_bytes: int) -> None:
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         self._own(os.memfd_create(_NAME, flags))

@@ -42,13 +42,24 @@ class Folder:
     def claim(self, run_dir: RunDir, launcher: int) -> int:
         """Make the folder and say whose it is; a lock, to be held for as long as this process lives.
 
-        Raises `OSError`.
+        Raises `OSError`, also where it is another run's: a copy of a run directory bears its name.
         """
+        if (other := self._stranger(run_dir)) is not None:
+            why = f"it holds copies of {other}, which this run was copied from: name another folder"
+            raise FileExistsError(errno.EEXIST, why, str(self.path))
         lock = self._made()
         owner = {"schema": 1, "run_dir": str(run_dir.path), "launcher": launcher}
         born = {"start_ticks": start_ticks(launcher), "processes": _processes()}
         replace_file(self.path / _OWNER, json.dumps({**owner, **born}).encode() + b"\n")
         return lock
+
+    def _stranger(self, run_dir: RunDir) -> Path | None:
+        """The directory that it is another run's of, if that is still there."""
+        noted = str(self._owner().get("run_dir", ""))
+        with suppress(OSError):
+            if noted and not Path(noted).samefile(run_dir.path):
+                return Path(noted)
+        return None
 
     def _made(self) -> int:
         """The folder's lock: made anew where a sweep takes away what lay there before."""

@@ -64,6 +64,11 @@ class Recollection:
         ranks: dict[Place, set[int]] = {}
         for kept in self._kept():
             ranks.setdefault(kept.label.place, set()).add(kept.label.rank)
+        if not ranks and (others := {kept.label.world_size for kept in self._whole()}):
+            warn(
+                f"copies in memory are those of {max(others)} ranks, and there are {self._world_size}"
+                " now: they are not used, only what is in the storage"
+            )
         return [place for place, those in ranks.items() if len(those) == self._world_size]
 
     def manifest(self, place: Place) -> tuple[Manifest, bytes]:
@@ -128,13 +133,13 @@ class Recollection:
 
     def _kept(self, rank: int | None = None) -> list[Kept]:
         """Copies of this run that are whole, made by as many ranks as there are now."""
+        whole = self._whole(rank)
+        return [kept for kept in whole if kept.label.world_size == self._world_size]
+
+    def _whole(self, rank: int | None = None) -> list[Kept]:
+        """The same of any number of ranks."""
         found = [slot.kept(loan.view) for loan in self._lent() if rank in (None, loan.rank)]
-        return [
-            kept
-            for kept in found
-            if kept is not None
-            and (kept.label.run_id, kept.label.world_size) == (self._run_id, self._world_size)
-        ]
+        return [kept for kept in found if kept is not None and kept.label.run_id == self._run_id]
 
     def _lent(self) -> list[Loan]:
         if self._loans is None:

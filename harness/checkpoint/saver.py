@@ -65,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if folder is not None and dismissed:
             folder.remove()  # first: who is asked to leave may be killed, and mappings stay
         ended = desk.leave(LEAVES_WITHIN_S)
+        if not succeeded:
+            desk.rescue()
         if folder is not None and not (dismissed or succeeded):
             folder.remove_dead()  # another launcher may have begun meanwhile
     sys.stderr.flush()

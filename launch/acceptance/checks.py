@@ -1,14 +1,13 @@
 """The checks, by name: what each looks at, and when it passes. The table is the order in which they run."""
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from harness.events import GroupFormed, SaveUnblocked, Tier
+from harness.events import Entry, GroupFormed, SaveStarted, StepFinished, Tier
 from harness.journal import read
-from harness.rundir import RunDir
 from harness.verify import final_digest, verify
 from launch.acceptance.bench import Bench, RunError
 
@@ -24,6 +23,8 @@ class Outcome(StrEnum):
     PASS = "pass"  # noqa: S105 - no password
     FAIL = "fail"
     SKIPPED = "skipped"
+    UNRESOLVED = "unresolved"
+    """What was measured may lie on either side of the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +69,13 @@ def group(bench: Bench) -> Verdict:
 
 def overlap(bench: Bench) -> Verdict:
     """Copies beside the next step hold training up less than copies at once, and copy the same."""
-    blocking, beside = _stall_ms(bench, bench.twin()), _stall_ms(bench, bench.overlapped())
+    blocking, beside = held_up_ms(read(bench.twin())), held_up_ms(read(bench.overlapped()))
     digests = {final_digest(read(run)) for run in (bench.twin(), bench.overlapped())}
     figures = {"blocking_ms": blocking, "beside_ms": beside}
     if len(digests) != 1 or None in digests:
         return Verdict(Outcome.FAIL, "the copies changed the numbers", figures)
     if blocking is None or beside is None:
-        return Verdict(Outcome.FAIL, "no state was copied to memory", figures)
+        return Verdict(Outcome.FAIL, "there are not both steps with a copy and without", figures)
     reason = (
         f"a copy holds up training {beside:.2f} ms beside the next step, {blocking:.2f} ms at once"
     )
@@ -82,17 +83,27 @@ def overlap(bench: Bench) -> Verdict:
 
 
 def overhead(bench: Bench) -> Verdict:
-    """The loop with the harness beside the same loop without, in turn."""
-    pairs = [
-        (bench.step_ms(is_bare=True, turn=turn), bench.step_ms(is_bare=False, turn=turn))
-        for turn in range(bench.size.turns)
-    ]
-    bare, ours = (statistics.median(side) for side in zip(*pairs, strict=True))
-    figures = {"bare_ms": bare, "ours_ms": ours, "ratio": round(ours / bare, 4)}
+    """The loop with the harness beside the same loop without, and that one beside itself."""
+    bare: list[float] = []
+    ours: list[float] = []
+    for is_bare in (True, False, False, True):  # what drifts meets both sides alike
+        side = bare if is_bare else ours
+        side.append(bench.step_ms(is_bare=is_bare, turn=len(side)))
+    bare_ms, ours_ms = statistics.mean(bare), statistics.mean(ours)
+    ratio, noise = ours_ms / bare_ms, max(bare) / min(bare)
+    figures = {
+        "bare_ms": bare_ms,
+        "ours_ms": ours_ms,
+        "ratio": round(ratio, 4),
+        "noise": round(noise, 4),
+    }
     if bench.device != "cuda":
         return Verdict(Outcome.PASS, "measured; a job this small has no limit", figures)
-    reason = f"{ours / bare:.3f} of the loop without; at most {OVERHEAD_LIMIT}"
-    return _judged(ours / bare <= OVERHEAD_LIMIT, reason, figures)
+    reason = (
+        f"{ratio:.3f} of the loop without, which is off by {noise:.3f} beside itself;"
+        f" at most {OVERHEAD_LIMIT}"
+    )
+    return Verdict(against(OVERHEAD_LIMIT, ratio, noise), reason, figures)
 
 
 CHECKS: Mapping[str, Callable[[Bench], Verdict]] = {
@@ -105,23 +116,46 @@ CHECKS: Mapping[str, Callable[[Bench], Verdict]] = {
 
 
 def judge(name: str, bench: Bench) -> Verdict:
-    """The verdict of one check; a run that did not end well fails it, and time that is over skips it."""
+    """The verdict of one check; time that is over skips it.
+
+    A run that did not end well fails it, and so does a file that cannot be read or written.
+    """
     if bench.left_s() <= 0:
         return Verdict(Outcome.SKIPPED, "time was over before it began")
     try:
         return CHECKS[name](bench)
-    except RunError as error:
+    except (RunError, OSError) as error:
         return Verdict(Outcome.FAIL, str(error))
+
+
+def held_up_ms(entries: Iterable[Entry]) -> float | None:
+    """How much longer a step takes that holds a copy to memory than one without a save, in the median.
+
+    From the end of a step to that of the next, so that a copy which the device does later counts in
+    the step that waits for it. None where there are no steps of one kind.
+    """
+    with_ns: list[int] = []
+    without_ns: list[int] = []
+    ended_ns: int | None = None
+    saved: set[Tier] = set()
+    for it in entries:
+        if isinstance(it.event, SaveStarted):
+            saved.add(it.event.tier)
+        elif isinstance(it.event, StepFinished):
+            if ended_ns is not None and Tier.STORAGE not in saved:
+                (with_ns if saved else without_ns).append(it.at_ns - ended_ns)
+            ended_ns, saved = it.at_ns, set()
+    if not (with_ns and without_ns):
+        return None
+    return (statistics.median(with_ns) - statistics.median(without_ns)) / 1e6
+
+
+def against(limit: float, ratio: float, noise: float) -> Outcome:
+    """Whether `ratio` keeps to its limit, on a machine where 1 may come out as `noise` (at least 1)."""
+    if ratio * noise <= limit:
+        return Outcome.PASS
+    return Outcome.FAIL if ratio / noise > limit else Outcome.UNRESOLVED
 
 
 def _judged(good: bool, reason: str, figures: Mapping[str, Any]) -> Verdict:
     return Verdict(Outcome.PASS if good else Outcome.FAIL, reason, figures)
-
-
-def _stall_ms(bench: Bench, run: RunDir) -> float | None:
-    """What a copy to memory held up training, in the mean."""
-    copies = sum(
-        isinstance(it.event, SaveUnblocked) and it.event.tier is Tier.MEMORY for it in read(run)
-    )
-    stall_s: float = bench.report(run)["state_seconds"]["save_stall"]
-    return 1e3 * stall_s / copies if copies else None

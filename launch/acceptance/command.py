@@ -49,15 +49,15 @@ def gpu_acceptance(argv: list[str]) -> int:
     if asked.device == "cuda" and ranks > len(gpus):
         return _refused(f"{ranks} ranks need as many GPUs, and torch sees {len(gpus)}")
     folder = Path(tempfile.mkdtemp(prefix="harness-acceptance-"))
-    report = checked(
-        Bench(asked.device, ranks, folder, run_harness, 60 * asked.minutes), names, gpus
-    )
-    print(json.dumps(report, indent=2))  # noqa: T201
-    if report["outcome"] != Outcome.PASS:
-        print(f"its runs are kept in {folder}", file=sys.stderr)  # noqa: T201
-        return NO
-    shutil.rmtree(folder)
-    return DONE
+    bench = Bench(asked.device, ranks, folder, run_harness, 60 * asked.minutes)
+    has_passed = None
+    try:
+        report = checked(bench, names, gpus)
+        print(json.dumps(report, indent=2))  # noqa: T201
+        has_passed = report["outcome"] == Outcome.PASS
+    finally:
+        _leave(folder, keep=has_passed is False)
+    return DONE if has_passed else NO
 
 
 def checked(bench: Bench, names: Sequence[str], gpus: Sequence[str]) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def checked(bench: Bench, names: Sequence[str], gpus: Sequence[str]) -> dict[str
         began_s = time.monotonic()
         verdict = judge(name, bench)
         found.append(_told(name, verdict, time.monotonic() - began_s))
-        print(f"{verdict.outcome:<8}{name:<11}{verdict.reason}", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"{verdict.outcome:<11}{name:<11}{verdict.reason}", file=sys.stderr, flush=True)  # noqa: T201
     passed = all(one["outcome"] == Outcome.PASS for one in found)
     return {
         "schema": SCHEMA,
@@ -92,6 +92,14 @@ def run_harness(arguments: Sequence[str], within_s: float) -> int:
         raise TimeoutError from None
     finally:
         _end(process)
+
+
+def _leave(folder: Path, *, keep: bool) -> None:
+    """Remove the runs, unless they are to be looked at; whatever is there afterwards is named."""
+    if not keep:
+        shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        print(f"its runs are kept in {folder}", file=sys.stderr)  # noqa: T201
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -49,11 +49,13 @@ class Block(nn.Module):
 
 
 def arguments() -> argparse.Namespace:
-    """The job's size, and whether it goes without the harness."""
+    """The job's size, whether it goes without the harness, and what ends a step."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("--width", "--layers", "--batch", "--steps"):
         parser.add_argument(name, type=int, required=True)
     parser.add_argument("--bare", action="store_true", help="the same loop without the harness")
+    settle = "the device finishes each step before it counts as done"
+    parser.add_argument("--settle", action="store_true", help=settle)
     return parser.parse_args()
 
 
@@ -82,10 +84,12 @@ def protected(asked: argparse.Namespace) -> None:
     )
     optimizer = optimizer_of(model)
     job.protect(model=model, optimizer=optimizer, data=sampler)
-    clock = Clock(job.device)
+    clock = Clock(job.device, asked.steps)
     for number in job.steps(asked.steps):
         job.observe(loss=step(model, optimizer, next(batches).to(job.device)))
         clock.tick(number)
+        if asked.settle:
+            settle(job.device)
     clock.tell(job.rank)
 
 
@@ -102,7 +106,7 @@ def bare(asked: argparse.Namespace) -> None:
         nn.Sequential(*(Block(asked.width) for _ in range(asked.layers))).to(device)
     )
     optimizer = optimizer_of(model)
-    clock, batches = Clock(device), iter(loader)
+    clock, batches = Clock(device, asked.steps), iter(loader)
     for number in range(1, asked.steps + 1):
         inputs = next(batches, None)
         if inputs is None:
@@ -117,30 +121,40 @@ def bare(asked: argparse.Namespace) -> None:
     dist.destroy_process_group()
 
 
-class Clock:
-    """Times all steps after the first few, with what the device still has to do."""
+def settle(device: torch.device) -> None:
+    """Wait until the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
-    def __init__(self, device: torch.device) -> None:
+
+class Clock:
+    """Times the steps after the first few up to the last, with what the device still has to do.
+
+    The last state is saved after the last step, by one side alone: that is no part of a step.
+    """
+
+    def __init__(self, device: torch.device, last: int) -> None:
         self._device = device
-        self._began_s = self._ended_s = 0.0
-        self._steps = 0
+        self._last = last
+        self._began_ns: int | None = None
+        self._ended_ns: int | None = None
 
     def tick(self, number: int) -> None:
         """Step `number` is done."""
         if number == WARM_UP:
-            self._began_s = self._now_s()
-        self._steps = number - WARM_UP
+            self._began_ns = self._now_ns()
+        elif number == self._last:
+            self._ended_ns = self._now_ns()
 
     def tell(self, rank: int) -> None:
-        """Print milliseconds a step."""
-        if rank == 0 and self._steps > 0 and self._began_s:
-            step_ms = (self._now_s() - self._began_s) / self._steps * 1e3
-            print(f"step_ms {step_ms:.4f}", flush=True)  # noqa: T201
+        """Print milliseconds a step and the end of the last, if this attempt did all that is timed."""
+        if rank == 0 and self._began_ns is not None and self._ended_ns is not None:
+            step_ms = (self._ended_ns - self._began_ns) / (self._last - WARM_UP) / 1e6
+            print(f"step_ms {step_ms:.4f} ended_ns {self._ended_ns}", flush=True)  # noqa: T201
 
-    def _now_s(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return time.monotonic()
+    def _now_ns(self) -> int:
+        settle(self._device)
+        return time.monotonic_ns()
 
 
 def main() -> None:

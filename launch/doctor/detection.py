@@ -98,7 +98,7 @@ def detection(facts: Facts, asked: Asked) -> Finding:
         words = "never" if worst is None else f"after {worst}"
         way = "leave --hang-after at its default, and a hung rank is found in seconds"
         return Finding("detection", Level.WARN, f"nobody watches; torch gives up {words}", way)
-    records = any(environment.get(size, "0") not in ("", "0") for size in flightrecorder.SIZES)
+    records = flightrecorder.is_on(environment)
     found = (
         f"in a normal step at most {steady(asked.limits, asked.slowest_step_s, records=records)}"
     )

@@ -26,7 +26,8 @@ def tried(run: Path) -> Disk:
         free = shutil.disk_usage(place).free
     except OSError as error:
         return Disk(place, error=f"{error.strerror or error}")
-    return Disk(place, kind_of(place, Path("/proc/mounts").read_text()), free, sync_s)
+    # Mounts are listed by where they really are: a link says nothing of the disk that it leads to.
+    return Disk(place, kind_of(place.resolve(), Path("/proc/mounts").read_text()), free, sync_s)
 
 
 def existing(path: Path) -> Path:
@@ -77,7 +78,10 @@ def _used(folder: Path) -> float:
 
 
 def kind_of(path: Path, mounts: str) -> str:
-    """The type of the file system that `path` is on, by the text of /proc/mounts."""
+    """The type of the file system that `path` is on, by the text of /proc/mounts.
+
+    `path` has no links in it.
+    """
     best, kind = -1, "unknown"
     for line in mounts.splitlines():
         _, where, name, *_ = line.split()

@@ -4,7 +4,6 @@ import os
 import platform
 import secrets
 import shutil
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from harness.checkpoint import address
 from harness.checkpoint.probe import probe
 from harness.checkpoint.store import Store, StoreError
 from harness.settings import Settings
+from launch import stacks
 from launch.doctor import detection, disk, machine
 from launch.doctor.facts import Facts, Spy, Storage
 from launch.doctor.tried import tried
@@ -69,10 +69,8 @@ def _clear(made: Sequence[Path]) -> None:
 
 
 def _spy() -> Spy:
-    beside = Path(sys.executable).with_name("py-spy")
-    path = str(beside) if beside.is_file() else shutil.which("py-spy")
     try:
         scope = int(Path("/proc/sys/kernel/yama/ptrace_scope").read_text())
     except (OSError, ValueError):
         scope = 0
-    return Spy(path, scope <= 1 or (scope == 2 and os.geteuid() == 0))
+    return Spy(stacks.spy_command(), scope <= 1 or (scope == 2 and os.geteuid() == 0))

@@ -111,21 +111,25 @@ def _be_rank(rank: int, told: int, tell: Callable[[Result], object]) -> None:
     answer: Result = {}
     try:
         port = int(os.read(told, 16))
-        _ask_store(answer, rank, port)
+        store = _store(port)
+        _ask_store(answer, rank, store)
+        _form_group(answer, rank, store)
     except Exception as error:  # noqa: BLE001 - whatever torch raises is what is wrong here
         answer["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
     tell(answer)
 
 
-def _ask_store(answer: Result, rank: int, port: int) -> None:
+def _store(port: int) -> Any:
     from torch.distributed import TCPStore
 
-    store = TCPStore(ADDRESS, port, is_master=False, timeout=timedelta(seconds=PATIENCE_S / 2))
+    return TCPStore(ADDRESS, port, is_master=False, timeout=timedelta(seconds=PATIENCE_S / 2))
+
+
+def _ask_store(answer: Result, rank: int, store: Any) -> None:
     began_s = time.monotonic()
     store.set(f"asked-{rank}", "x")
     store.get(f"asked-{rank}")
     answer["store_s"] = time.monotonic() - began_s
-    _form_group(answer, rank, store)
 
 
 def _form_group(answer: Result, rank: int, store: Any) -> None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from harness.signals.peaks import peak
+from launch import processes
 from launch.doctor.facts import Gpu, Trial
 
 DEADLINE_S = 180.0
@@ -33,7 +34,7 @@ def tried() -> Trial:
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        processes.end(process)
     return heard(said, complaints, process.returncode)
 
 

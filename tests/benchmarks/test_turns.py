@@ -1,4 +1,4 @@
-"""The tape of `benchmarks.goodput`, cut into turns: no kill is lost, moved or brought about twice."""
+"""Kills cut into turns: none is lost, moved or brought about twice."""
 
 from itertools import accumulate
 
@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.goodput import KILLS_A_TURN, _turns
+from benchmarks.restart import TURNS, Job, Tool
 from faultinject import tape
 from faultinject.tape import Choice, Exponential, Plan
 
@@ -29,3 +30,9 @@ def test_turns_hold_every_kill_at_its_instant_and_all_of_the_time(kills: int, se
     assert [at_s for at_s, _ in on_tape] == pytest.approx([fault.at_s for fault in faults])
     assert all(0 <= at_s <= turn.ends_s for turn in turns for at_s in turn.at_s)
     assert max(len(turn.at_s) for turn in turns) <= KILLS_A_TURN
+
+
+def test_turns_of_restarts_have_all_kills_between_them():
+    asked = [Job(Tool.HARNESS, 2, 50), Job(Tool.TORCHRUN, 4, 8), Job(Tool.TORCHRUN, 2, 1)]
+    turns = [[job.turn(number).kills for number in range(TURNS)] for job in asked]
+    assert turns == [[10, 10, 10, 10, 10], [1, 2, 1, 2, 2], [0, 0, 0, 0, 1]]

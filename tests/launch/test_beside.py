@@ -353,7 +353,14 @@ def test_a_mistake_in_the_call_exits_2_and_says_one_thing(bench: Bench):
 
 def test_a_rank_is_told_all_that_torchrun_tells(bench: Bench):
     place = Place(
-        rank=1, world_size=4, role="default", attempt=7, restarts=2, max_restarts=3, port=12345
+        rank=1,
+        world_size=4,
+        role="default",
+        attempt=7,
+        first_attempt=5,
+        restarts=2,
+        max_restarts=3,
+        port=12345,
     )
     shared = Shared(bench.run_dir, "run-1", "job-9", {}, threads=2)
     told = environment(place, shared)

@@ -114,7 +114,7 @@ def test_a_drain_beyond_its_grace_leaves_the_last_commit_whole_and_says_so(bench
     run, _ = _with_a_saver_that_stands_still(bench, "1")
     assert run.wait() == 75, run.printed
     assert report(bench.run_dir).reason == (
-        "grace exceeded: not every rank had saved within 1 s (--grace); the last committed checkpoint"
+        "grace exceeded: not every rank had saved within 1 s (--grace); what was committed before"
         " stands"
     )
     committed = _stored(bench)[-1]

@@ -343,9 +343,7 @@ def test_ranks_that_sigterm_ends_cost_no_restart_of_the_budget_for_failures(benc
         (
             signal.SIGTERM,
             75,
-            RunFinished(
-                Outcome.DRAINED, "no rank was at work: the last committed checkpoint stands"
-            ),
+            RunFinished(Outcome.DRAINED, "no rank was at work: what was committed before stands"),
         ),
     ],
 )

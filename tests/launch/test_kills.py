@@ -1,9 +1,14 @@
 """A rank that dies costs one attempt: the rest of it dies at once, and the next one starts."""
 
+import ctypes
 import os
 import signal
-from contextlib import closing, suppress
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from subprocess import PIPE
 
 import psutil
 import pytest
@@ -200,6 +205,120 @@ def test_a_fork_server_that_dies_costs_an_attempt_and_the_next_is_warm_again(ben
     assert bench.events(RunFinished) == [RunFinished(Outcome.FINISHED)]
 
 
+def test_a_launcher_does_not_wait_for_ever_for_what_a_dead_fork_server_left(bench: Bench):
+    bench.write("brief.py", "from launch import agent\nagent.STOP_TIMEOUT_S = 1.0\n")
+    script = bench.write(
+        "s.py",
+        "import json, os, time\nprint(json.dumps({'pid': os.getpid()}))\ntime.sleep(1000)\n",
+    )
+    run = bench.launch("--preload", "brief", script)
+    (rank,) = bench.pids(1, 1)
+    with undead(rank):
+        os.kill(_fork_server(run.pid), signal.SIGKILL)
+        assert run.wait(30) == 1
+    (finished,) = bench.events(RunFinished)
+    assert finished.outcome is Outcome.FAILED
+    assert finished.reason.startswith(
+        f"processes of attempt 1 ({rank}) did not die within 1 s of SIGKILL: "
+    )
+    assert bench.attempts() == [1]
+
+
+CLOSES = """\
+from launch import processes
+from launch.rank import Kind, Program
+from launch.spawner import Spawner
+processes.KILL_TIMEOUT_S = 0.1
+server = Spawner.execute(Program(Kind.SCRIPT, "s.py"), "for a test")
+print(server.pid, flush=True)
+input()
+print(server.close())
+"""
+
+
+def test_a_fork_server_that_does_not_die_is_not_waited_for_for_ever():
+    command = [sys.executable, "-c", CLOSES]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) as closing_it:
+        assert closing_it.stdout is not None
+        with undead(int(closing_it.stdout.readline())):
+            said, _ = closing_it.communicate("go\n", timeout=60)
+    assert (said, closing_it.returncode) == ("None\n", 0)
+
+
+WAITS_IN_THE_FIRST = """\
+import json, os, time
+print(json.dumps({}))
+time.sleep(1000 if os.environ["HARNESS_ATTEMPT"] == "1" else 0)
+"""
+IMPORTS_HANG = """\
+import os, sys, time
+if "launch.forkserver" in sys.orig_argv and os.path.exists("hang"):
+    os.remove("hang")
+    time.sleep(1000)
+"""
+
+
+def test_a_new_fork_server_whose_imports_hang_is_given_up_and_costs_an_attempt(bench: Bench):
+    bench.write("sitecustomize.py", IMPORTS_HANG)
+    script = bench.write("s.py", WAITS_IN_THE_FIRST)
+    environment = {"PYTHONPATH": str(bench.folder)}
+    run = bench.launch("--cold", "--startup-limit", "6", script, environment=environment)
+    bench.told()
+    (bench.folder / "hang").touch()
+    os.kill(_fork_server(run.pid), signal.SIGKILL)
+    assert run.wait() == 0, run.printed
+    assert bench.events(FailureDetected) == [
+        FailureDetected(None, Cause.HELPER, "the fork server died, and every rank with it"),
+        FailureDetected(
+            None,
+            Cause.HELPER,
+            "a fork server was killed: what it was to import did not come back within 6 s"
+            " (--startup-limit)",
+        ),
+    ]
+    assert bench.events(HelperRestarted) == [HelperRestarted("fork server", "SIGKILL")] * 2
+    assert len(bench.events(AttemptStarted)) == 3
+
+
+def test_a_new_fork_server_that_dies_of_its_imports_costs_an_attempt(bench: Bench):
+    bench.write("sitecustomize.py", IMPORTS_HANG.replace("time.sleep(1000)", "os._exit(3)"))
+    script = bench.write("s.py", WAITS_IN_THE_FIRST)
+    run = bench.launch("--cold", script, environment={"PYTHONPATH": str(bench.folder)})
+    bench.told()
+    (bench.folder / "hang").touch()
+    os.kill(_fork_server(run.pid), signal.SIGKILL)
+    assert run.wait() == 0, run.printed
+    died = FailureDetected(None, Cause.HELPER, "the fork server died, and every rank with it")
+    assert bench.events(FailureDetected) == [died, died]
+    assert bench.events(HelperRestarted) == [
+        HelperRestarted("fork server", "SIGKILL"),
+        HelperRestarted("fork server", "exit code 3"),
+    ]
+
+
+def test_a_fork_server_that_hangs_in_a_fork_is_given_up_and_the_reason_is_told(bench: Bench):
+    bench.write(
+        "hung.py",
+        "import time\n"
+        "from harness.points import Point, arm\n"
+        "forks = []\n"
+        "def fork():\n"
+        "    forks.append(1)\n"
+        "    time.sleep(1000 if len(forks) == 2 else 0)\n"
+        "arm(Point.FORK, fork)\n",
+    )
+    script = bench.write("s.py", "import time\ntime.sleep(1000)\n")
+    run = bench.launch("--preload", "hung", "--startup-limit", "2", script, ranks=2)
+    (failure,) = until(lambda: bench.events(FailureDetected), "it is given up")
+    assert failure == FailureDetected(
+        None,
+        Cause.HELPER,
+        "the fork server was killed: it had started no rank for more than 2 s (--startup-limit)",
+    )
+    run.signal(signal.SIGINT)
+    assert run.wait(30) == 130
+
+
 def test_a_new_fork_server_has_imported_what_the_first_had_and_forks_again_and_again(bench: Bench):
     bench.write("slow.py", "import os\npid = os.getpid()\n")
     bench.write("beside.py", "")
@@ -263,6 +382,24 @@ def test_a_rank_that_the_machine_has_no_process_for_costs_an_attempt_and_the_rea
     ]
     assert bench.events(HelperRestarted) == []
     assert len(bench.events(AttemptStarted)) == 2
+
+
+_SEIZE = 0x4206
+_EVEN_CLONES = 0x40000000
+
+
+@contextmanager
+def undead(pid: int) -> Iterator[None]:
+    """While inside, a killed `pid` is there for its parent as one is that a device holds: this traces it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.ptrace(_SEIZE, pid, None, None) != 0:
+        pytest.skip(f"no process may be traced here: {os.strerror(ctypes.get_errno())}")
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, _EVEN_CLONES)
 
 
 class StoppedAtOnce(Spawner):

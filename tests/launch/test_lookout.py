@@ -9,7 +9,7 @@ from harness.slots import Mark, SlotWriter
 from launch import lookout
 from launch.lookout import Lookout
 from launch.progress import NS
-from launch.watchdog import Alarm, Limits
+from launch.watchdog import Alarm, Bound, Limits
 
 
 class Clock:
@@ -57,9 +57,7 @@ def _steps(writer: SlotWriter, watch: Lookout, clock: Clock, run_dir: RunDir, *s
         assert _alarms(watch, clock, run_dir, 1) == []
 
 
-def test_each_alarm_without_a_step_further_makes_the_next_one_come_later(
-    clock: Clock, run_dir: RunDir
-):
+def test_each_alarm_in_a_step_makes_the_next_one_there_come_later(clock: Clock, run_dir: RunDir):
     watch = Lookout(Limits(), print)
     for attempt, silent_s in ((1, 2.5), (2, 10), (3, 40)):
         watch.attempt_begins(attempt, 1)
@@ -73,6 +71,35 @@ def test_each_alarm_without_a_step_further_makes_the_next_one_come_later(
         _steps(writer, watch, clock, run_dir, *range(1, 8))
         first, _ = _alarms(watch, clock, run_dir, 4)[0]
         assert 2.0 <= first <= 3.0
+
+
+def test_an_alarm_elsewhere_gives_a_normal_step_no_more_patience(clock: Clock, run_dir: RunDir):
+    watch = Lookout(Limits(restore_ns=5 * NS), print)
+    watch.attempt_begins(1, 1)
+    with SlotWriter(run_dir.slot(0), 1) as writer:
+        _steps(writer, watch, clock, run_dir, 1, 2, 3, 4, 5)
+    watch.attempt_begins(2, 1)
+    with SlotWriter(run_dir.slot(0), 2) as writer:
+        writer.update(mark=Mark.RESTORING)
+        _, first = _alarms(watch, clock, run_dir, 6)[0]
+        assert first.bound == Bound(5 * NS, "--restore-limit")
+    watch.attempt_begins(3, 1)
+    with SlotWriter(run_dir.slot(0), 3) as writer:
+        _steps(writer, watch, clock, run_dir, 1, 2, 3)
+        _, second = _alarms(watch, clock, run_dir, 4)[0]
+        assert second.bound == Bound(5 * NS // 2, "--hang-after")
+
+
+def test_an_alarm_in_one_step_gives_the_steps_before_it_no_more_patience(
+    clock: Clock, run_dir: RunDir
+):
+    watch = Lookout(Limits(), print)
+    for attempt, steps in ((1, (1, 2, 3, 4, 5)), (2, (1, 2, 3))):
+        watch.attempt_begins(attempt, 1)
+        with SlotWriter(run_dir.slot(0), attempt) as writer:
+            _steps(writer, watch, clock, run_dir, *steps)
+            _, alarm = _alarms(watch, clock, run_dir, 4)[0]
+            assert alarm.bound == Bound(5 * NS // 2, "--hang-after")
 
 
 def test_looks_come_four_times_a_second_and_no_more_often(clock: Clock, run_dir: RunDir):
@@ -105,6 +132,7 @@ def test_where_nobody_ever_joined_nothing_is_alarming_and_that_is_said_once(
 
 def test_a_lookout_without_limits_never_looks(clock: Clock, run_dir: RunDir):
     watch = Lookout(None, print)
+    assert watch.startup_s is None
     watch.attempt_begins(1, 1)
     assert watch.due_s() is None
     assert _alarms(watch, clock, run_dir, 5000) == []

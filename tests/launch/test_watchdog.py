@@ -94,12 +94,15 @@ def test_until_some_normal_steps_were_seen_a_step_may_take_as_long_as_a_first_on
     assert watchdog.bound(_slot(), few, LIMITS) == Bound(1200 * NS, "--first-step-limit")
 
 
-def test_after_an_alarm_a_step_gets_more_patience_and_nothing_else_does():
-    limits = replace(LIMITS, times=4)
-    assert watchdog.bound(_slot(), STEADY, limits) == Bound(
-        10 * NS, "4 × as there was an alarm at this step, --hang-after"
-    )
-    assert watchdog.bound(_slot(mark=Mark.SAVING), STEADY, limits) == Bound(
+def test_after_an_alarm_that_step_gets_more_patience_and_nothing_else_does():
+    alarms = {7: 1, 9: 2}
+    for step, bound in (
+        (7, Bound(10 * NS, "4 × as there was an alarm at this step, --hang-after")),
+        (8, Bound(STEP_NS, "--hang-after")),
+        (9, Bound(40 * NS, "16 × as there was an alarm at this step, --hang-after")),
+    ):
+        assert watchdog.bound(_slot(step), STEADY, LIMITS, alarms) == bound
+    assert watchdog.bound(_slot(mark=Mark.SAVING), STEADY, LIMITS, alarms) == Bound(
         900 * NS, "--save-limit"
     )
 

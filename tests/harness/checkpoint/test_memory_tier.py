@@ -391,3 +391,10 @@ def test_a_seal_belongs_to_one_copy_alone():
     assert slot.label_of(memory.view) is None
     slot.put_label(memory.view, "run", Place(7, 2), 3, slot.DATA, SHARE, {"torch": "2"})
     assert slot.kept(memory.view) is None
+
+
+def test_copies_of_another_number_of_ranks_are_said_not_to_be_used(run, capfd):
+    with beside(run) as saver:
+        train(run, saver, 1)
+        assert train(run, saver, world_size=1) == [0]
+    assert "copies in memory are those of 2 ranks, and there are 1 now" in capfd.readouterr().err

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ from harness.checkpoint.memory import Memory
 from harness.checkpoint.named import Folder, check, sweep
 from harness.checkpoint.share import Share
 from harness.checkpoint.store import Store
-from harness.checkpoint.whereabouts import whereabouts
+from harness.checkpoint.whereabouts import announce, whereabouts
 from harness.checkpoint.wire import Copied, Hello, Line, listener
 from harness.events import SaveCommitted, Tier
 from harness.replace import replace_file
@@ -68,6 +69,39 @@ def test_a_rank_whose_copies_fail_keeps_no_other_waiting(run, monkeypatch):
     train(run, 1, 2, 3, 4, 5)
     assert time.monotonic() - began_s < 15
     assert run.log.of(SaveCommitted) == []
+
+
+def test_where_copies_have_no_room_the_storage_has_the_state(run, monkeypatch, capfd):
+    def full(self: Folder, rank: int, slot: int, size_bytes: int) -> Memory:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Folder, "make", full)
+    Path(run.memory_dir, f"harness-memory-{run.run_id}").mkdir(parents=True, exist_ok=True)
+    assert run.attempt(lambda rank: rank.save(3), memory_every=1) == [True, True]
+    assert run.steps() == [3]
+    assert "and is taken without a name: OSError: [Errno 28]" in capfd.readouterr().err
+
+
+def test_a_copy_of_a_run_directory_does_not_take_the_memory_of_the_run(tmp_path):
+    original, copy = RunDir.at(tmp_path / "run"), RunDir.at(tmp_path / "copy")
+    copy.create()
+    original.create()
+    folder = Folder.of(str(tmp_path), "copied")
+    os.close(folder.claim(original, os.getpid()))
+    with pytest.raises(FileExistsError, match=r"holds copies of .*/run, which this run was copied"):
+        folder.claim(copy, os.getpid())
+    moved = RunDir.at(original.path.rename(tmp_path / "moved"))
+    os.close(folder.claim(moved, os.getpid()))
+
+
+def test_a_copy_of_a_run_directory_does_not_ask_the_saver_of_the_run(tmp_path):
+    original = RunDir.at(tmp_path / "run")
+    original.create()
+    announce(original, "harness-saver-somewhere")
+    copy = RunDir.at(Path(shutil.copytree(original.path, tmp_path / "copy")))
+    assert whereabouts(copy) == ""
+    moved = RunDir.at(original.path.rename(tmp_path / "moved"))
+    assert whereabouts(moved) == "harness-saver-somewhere"
 
 
 def test_what_a_rank_was_killed_in_the_middle_of_making_is_taken_away_by_the_next(tmp_path):

@@ -19,8 +19,10 @@ import pytest
 from harness import journal, settings
 from harness.checkpoint import agreement, policy
 from harness.checkpoint.audit import verify
+from harness.checkpoint.borrowing import borrow
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.memory import Memory, seen
+from harness.checkpoint.slot import label_of
 from harness.checkpoint.wire import Ended, Handed, Line
 from harness.events import SaveCommitted, SaveFailed, SaveStarted, Tier
 from harness.rundir import RunDir
@@ -457,3 +459,28 @@ def test_ranks_hear_of_a_failed_save_though_the_disk_is_too_full_to_say_so(run, 
     finally:
         with suppress(OSError):
             full.close()
+
+
+@pytest.mark.processes
+def test_a_saver_that_comes_in_the_place_of_one_that_died_is_shown_what_there_is(run):
+    def held() -> set[int]:
+        with suppress(OSError, EOFError, ValueError):
+            loans = list(borrow(run.saver, run.run_id, None))
+            labels = [label_of(loan.view) for loan in loans]
+            for loan in loans:
+                os.close(loan.descriptor)
+            return {label.place.step for label in labels if label is not None}
+        return set()
+
+    def body(rank: Rank) -> None:
+        rank.at(1)
+        rank.at(2)
+        if rank.rank == 0:
+            until(lambda: held() == {1, 2}, "both copies are held")
+            savers.pop_all().close()  # it is killed
+            savers.enter_context(saver(run))
+            until(lambda: held() == {1, 2}, "the next one has them, without another copy")
+
+    with ExitStack() as savers:
+        savers.enter_context(saver(run))
+        run.attempt(body, every_steps=0, memory_every=1)

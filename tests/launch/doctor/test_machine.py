@@ -1,6 +1,7 @@
 import socket
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -77,6 +78,18 @@ def test_a_disk_is_tried_and_left_as_it_was(tmp_path):
     assert found.free_bytes > 0
     assert found.sync_s > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_is_judged_by_the_disk_that_it_leads_to(tmp_path):
+    link = tmp_path / "runs"
+    with TemporaryDirectory(dir="/dev/shm") as folder:
+        link.symlink_to(folder)
+        found = [disk.tried(path) for path in (Path(folder), link, link / "new")]
+    assert [(it.path, it.kind, it.error) for it in found] == [
+        (Path(folder), "tmpfs", ""),
+        (link, "tmpfs", ""),
+        (link, "tmpfs", ""),
+    ]
 
 
 def test_a_place_where_nothing_can_be_written():

@@ -1,0 +1,151 @@
+"""What is in memory and in no storage yet, made durable before the memory goes.
+
+A run that fails for good, or that is to leave while a rank dies, has newer copies than commits. The
+saver holds all that a commit is made of, so that whoever starts the run again loses no more than a
+failure would have cost.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.checkpoint.commit import SaveError, check_layouts, publish
+from harness.checkpoint.lineage import Chain, Departure
+from harness.checkpoint.manifest import Place
+from harness.checkpoint.share import reports, write_shard
+from harness.checkpoint.slot import Kept
+from harness.checkpoint.store import Store, places_in
+from harness.checkpoint.tell import said, warn
+from harness.checkpoint.upkeep import discard
+from harness.events import Event, SaveCommitted, Tier
+
+_EXPONENTS = {
+    "F64": ("<u8", 52, 11),
+    "F32": ("<u4", 23, 8),
+    "C64": ("<u4", 23, 8),
+    "F16": ("<u2", 10, 5),
+    "BF16": ("<u2", 7, 8),
+}
+"""Of each type of numbers: how they are read, bits of the fraction, bits of the exponent."""
+_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A state of which every rank's share is in memory."""
+
+    place: Place
+    shares: Sequence[Kept]
+    """By rank."""
+
+
+def rescue(
+    found: Sequence[Kept], open_store: Callable[[], Store], tell: Callable[[Event, int], None]
+) -> None:
+    """Commit the newest whole state in memory if it is newer than what is committed. Raises nothing.
+
+    One that holds NaN or Inf is left: nobody looked it through when it was copied.
+    """
+    try:
+        if not (states := whole(found)):
+            return
+        store = open_store()
+        departures = store.departures()
+        chain = store.chain_of(departures)
+        names = store.inventory()
+        committed = [it.step for it in store.committed() if chain.accepts(it.step, it.attempt)]
+        state = newest(states, chain)
+        if state is None or state.place.step <= max(committed, default=0):
+            return
+        place = _named(state.place, chain, departures, places_in(names))
+        if place is None:
+            return
+        if not_finite := next(filter(_is_spoilt, state.shares), None):
+            rank = not_finite.label.rank
+            warn(
+                f"the copy of step {place.step} is not saved: rank {rank}'s share holds NaN or Inf"
+            )
+            return
+        size = _written(store, place, state)
+    except BaseException as error:  # noqa: BLE001  # some storage errors are no `Exception`
+        warn(f"what is in memory cannot be saved: {said(error)}")
+        return
+    tell(SaveCommitted(place.step, Tier.STORAGE, size), place.attempt)
+
+
+def whole(found: Sequence[Kept]) -> list[Whole]:
+    """The states of which every rank's share is there."""
+    shares: dict[Place, dict[int, Kept]] = {}
+    for kept in found:
+        shares.setdefault(kept.label.place, {})[kept.label.rank] = kept
+    return [
+        Whole(place, [those[rank] for rank in sorted(those)])
+        for place, those in shares.items()
+        if len(those) == next(iter(those.values())).label.world_size
+    ]
+
+
+def newest(states: Sequence[Whole], chain: Chain) -> Whole | None:
+    """The last one in the run's history, if one is of that."""
+    accepted = [it for it in states if chain.accepts(it.place.step, it.place.attempt)]
+    return max(accepted, key=lambda it: (it.place.step, it.place.attempt), default=None)
+
+
+def _named(
+    place: Place, chain: Chain, departures: Mapping[int, Departure], used: Sequence[Place]
+) -> Place | None:
+    """Where the state is to go; None where none may be committed.
+
+    The newest attempt alone may commit. A state that it began from, and has not got beyond, is its own.
+    """
+    attempt = chain.newest
+    assert attempt is not None, "it has chosen: the chain accepts a state"
+    if place.attempt != attempt and departures[attempt].step != place.step:
+        return None
+    trials = [it.trial for it in used if (it.step, it.attempt) == (place.step, attempt)]
+    return Place(place.step, attempt, max(trials, default=0) + 1)
+
+
+def _written(store: Store, place: Place, state: Whole) -> int:
+    """Write, describe and commit; the size in bytes. Raises what the storage does, and leaves nothing then."""
+    shares = [kept.about.share for kept in state.shares]
+    check_layouts([share.layout for share in shares])
+    store.begin(place)
+    try:
+        names, written = [], []
+        for kept in state.shares:
+            for shard, sealed in zip(kept.about.share.shards, kept.files, strict=True):
+                record = write_shard(shard, kept.memory, place, store)
+                if record != sealed:
+                    raise SaveError(f"{shard.name} is not what was copied: its memory was damaged")
+                names.append(shard.name)
+                written.append(record)
+        fingerprint = state.shares[0].about.fingerprint
+        return publish(store, place, reports(shares, names, written), fingerprint, lambda: None)
+    except BaseException:
+        discard(store, place)
+        raise
+
+
+def _is_spoilt(kept: Kept) -> bool:
+    """True if a rank's share holds NaN or Inf."""
+    for shard in kept.about.share.shards:
+        at = shard.begin + shard.header_bytes
+        for piece in shard.pieces:
+            end = at + piece.part.size_bytes
+            if holds_nonfinite(kept.memory[at:end], piece.spec.dtype):
+                return True
+            at = end
+    return False
+
+
+def holds_nonfinite(data: memoryview, dtype: str) -> bool:
+    """True if one of the numbers is NaN or Inf; of types that are not looked at, never."""
+    if dtype not in _EXPONENTS or not len(data):
+        return False
+    form, fraction, exponent = _EXPONENTS[dtype]
+    mask = ((1 << exponent) - 1) << fraction
+    words = np.frombuffer(data, dtype=form)
+    portions = (words[at : at + _AT_ONCE] for at in range(0, len(words), _AT_ONCE))
+    return any(bool(((portion & words.dtype.type(mask)) == mask).any()) for portion in portions)
