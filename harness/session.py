@@ -125,7 +125,7 @@ def first_of_launch(run_dir: RunDir, launcher: int, attempt: int) -> int:
         earlier = msgspec.json.decode(run_dir.worker(0).read_bytes())
         same_boot, ticks = earlier["boot_id"] == boot_id(), int(earlier["start_ticks"])
         first = int(earlier["first_attempt"])
-    except (OSError, KeyError, TypeError, ValueError, msgspec.MsgspecError, RecursionError):
+    except (OSError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
         return attempt
     return first if same_boot and ticks >= start_ticks(launcher) else attempt
 

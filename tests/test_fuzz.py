@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from faultinject import plan, tape, tapefile, targets
 from faultinject.command import faults
-from harness import enrolment, settings, slots
+from harness import session, settings, slots
 from harness.cache import Following
 from harness.recorder import boot_id
 from harness.report.planned import planned
@@ -130,6 +130,7 @@ WORKER = {
     "pid": 1,
     "start_ticks": 5,
     "attempt": 1,
+    "first_attempt": 1,
     "boot_id": boot_id(),
     "event_file": "events/rank-0.jsonl",
 }
@@ -150,7 +151,7 @@ def test_what_a_rank_wrote_of_itself_is_believed_or_not(run_dir: RunDir, chance:
     run_dir.error(1, 0).write_bytes(spoilt(json.dumps(ERROR).encode(), chance))
     found = targets.find(run_dir, 0, 1, boot_id())
     assert isinstance(found, targets.Refusal), "process 1 holds no lock on it"
-    enrolment.is_first_of_launch(run_dir, 1)
+    session.first_of_launch(run_dir, 1, 5)
     witness.exit_of(run_dir, 1, 0, Ended("rank-0", 1, 1, 5))
     witness.raising(run_dir, 1, 0)
 

@@ -8,8 +8,6 @@ failure would have cost.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from harness.checkpoint.commit import SaveError, check_layouts, publish
 from harness.checkpoint.lineage import Chain, Departure
 from harness.checkpoint.manifest import Place
@@ -144,6 +142,8 @@ def holds_nonfinite(data: memoryview, dtype: str) -> bool:
     """True if one of the numbers is NaN or Inf; of types that are not looked at, never."""
     if dtype not in _EXPONENTS or not len(data):
         return False
+    import numpy as np  # most savers never need it
+
     form, fraction, exponent = _EXPONENTS[dtype]
     mask = ((1 << exponent) - 1) << fraction
     words = np.frombuffer(data, dtype=form)
