@@ -182,8 +182,8 @@ def _uncommitted(report: Report) -> Iterator[RenderableType]:
     done = report.checkpoints.last_step or 0
     again = report.step - done
     if report.standing in _LEFT and again > 0:
-        origin = f"after step {done}" if done else "from nothing"
-        yield Text(f"{counted(again, 'step')} not saved: it goes on {origin}", style="yellow")
+        newest = f"which has step {done}" if done else "which has nothing"
+        yield Text(f"{counted(again, 'step')} not in the storage, {newest}", style="yellow")
 
 
 def _intervals(saves: Checkpoints) -> Iterator[RenderableType]:

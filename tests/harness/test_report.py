@@ -507,9 +507,9 @@ def test_how_often_the_state_is_saved_is_told_with_its_reason(tmp_path):
 @pytest.mark.parametrize(
     ("until", "said"),
     [
-        (1100, "2 steps not saved: it goes on from nothing"),
+        (1100, "2 steps not in the storage, which has nothing"),
         (1300, None),
-        (1600, "1 step not saved: it goes on after step 2"),
+        (1600, "1 step not in the storage, which has step 2"),
     ],
 )
 def test_a_run_that_was_left_says_what_it_has_to_do_again(tmp_path, outcome, until, said):
@@ -518,4 +518,4 @@ def test_a_run_that_was_left_says_what_it_has_to_do_again(tmp_path, outcome, unt
         tmp_path / "run", [*story, (until, "launcher-0", 0, RunFinished(outcome))]
     )
     lines = [line.strip() for line in summary(run_dir).splitlines()]
-    assert [line for line in lines if "not saved" in line] == ([said] if said else [])
+    assert [line for line in lines if "not in the storage" in line] == ([said] if said else [])

@@ -107,9 +107,11 @@ def ranks(run: Run, attempt: int, step: int, *absent: int) -> Iterator[list[subp
 
 def admitted(process: psutil.Popen) -> int:
     """How many ranks the saver watches by now, beside its parent where it has been given one."""
-    links = (link.readlink() for link in Path(f"/proc/{process.pid}/fd").iterdir())
-    parents = Path(f"/proc/{process.pid}/cmdline").read_bytes().count(b"--with-parent")
-    return sum("[pidfd]" in str(link) for link in links) - parents
+    pidfds = 0
+    for link in Path(f"/proc/{process.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was closed meanwhile
+            pidfds += "[pidfd]" in str(link.readlink())
+    return pidfds - Path(f"/proc/{process.pid}/cmdline").read_bytes().count(b"--with-parent")
 
 
 def told(run: Run) -> list[tuple[int, Any]]:
