@@ -27,7 +27,7 @@ class Shield:
         # A handler in Python cannot tell who sent a signal; who waits for it can.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         threading.Thread(
-            target=_obey, args=(os.getppid(),), name="harness-sigterm", daemon=True
+            target=_obey, args=(os.getppid(), _sockets()), name="harness-sigterm", daemon=True
         ).start()
         if self.own is not None:
             self.own(worker)
@@ -39,16 +39,16 @@ def shield(loader: DataLoader[Any]) -> None:
         loader.worker_init_fn = Shield(loader.worker_init_fn)
 
 
-def _obey(rank: int) -> None:
+def _obey(rank: int, not_ours: str | None) -> None:
     while True:
         told = signal.sigwaitinfo({signal.SIGTERM})
         if told.si_pid == rank:
-            _remove_sockets()
+            if (ours := _sockets()) is not None and ours != not_ours:
+                shutil.rmtree(ours, ignore_errors=True)  # an exit so short leaves it
             os._exit(0)  # as torch's own handler does
 
 
-def _remove_sockets() -> None:
-    """Take away the directory of sockets by which a worker hands over tensors: an exit so short leaves it."""
-    directory = current_process()._config.get("tempdir")  # type: ignore[attr-defined]  # nothing public says it
-    if directory is not None:
-        shutil.rmtree(directory, ignore_errors=True)
+def _sockets() -> str | None:
+    """The directory of sockets by which this process hands over tensors, or its parent does where it began with one."""
+    found: str | None = current_process()._config.get("tempdir")  # type: ignore[attr-defined]  # nothing public says it
+    return found

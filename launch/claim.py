@@ -1,5 +1,6 @@
 """An attempt's number, asked for in a thread of its own: a storage may take minutes to answer."""
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -17,7 +18,11 @@ class Claim:
         self._error: BaseException | None = None
         self._reader, self._writer = os.pipe2(os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="claim", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # no process is left for it, as for the ranks before
+            self._error = OSError(errno.EAGAIN, str(error))
+            os.close(self._writer)
 
     def fileno(self) -> int:
         """Readable once it is over."""

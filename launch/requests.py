@@ -31,8 +31,10 @@ class Requests:
 
     @property
     def left_s(self) -> float:
-        """What is left of the time that was given to save and leave; 0 if nobody asked for that."""
-        return 0.0 if self.drain_until is None else max(0.0, self.drain_until - time.monotonic())
+        """What is left of the time that was given to save and leave; 0 if nobody asked for that, or for haste."""
+        if self.drain_until is None or self.leave_until is not None:
+            return 0.0
+        return max(0.0, self.drain_until - time.monotonic())
 
     def heed(self, agent: Agent, number: int) -> None:
         """Pass on to the ranks what signal `number` asks for."""
@@ -46,7 +48,9 @@ class Requests:
         if number == signal.SIGINT:
             self.leave_until = time.monotonic()
         elif self.drain_until is None:
-            self._begin_drain(signal.Signals(number).name, 0)
+            self.drain_until = time.monotonic() + self.grace_s
+            self._recorder.write(events.DrainRequested(self.grace_s))
+            self._say(f"{signal.Signals(number).name}: no rank is at work")
 
     def listen(self, agent: Agent) -> None:
         """Take it for asked of the job if a rank was told to leave."""

@@ -20,7 +20,7 @@ from harness.checkpoint.memory import Memory
 from harness.checkpoint.messages import Channel
 from harness.checkpoint.named import Folder
 from harness.checkpoint.recollection import Recollection
-from harness.checkpoint.slot import DATA, seal
+from harness.checkpoint.slot import DATA, label_of, seal
 from harness.checkpoint.tell import Spokesman, said, warn
 from harness.events import SaveCommitted, SaveStarted, SaveUnblocked, Tier
 
@@ -204,7 +204,10 @@ class Keeper:
                 return self._begun.get(timeout=_SHOWN_AGAIN_S)
             except Empty:
                 if self._carriers.apart and self._on:
-                    self._carriers.keep(self._copier.buffers.held(), copied=-1)
+                    held = self._copier.buffers.held()
+                    # Memory that holds nothing would take the place of what the ranks before left.
+                    full = {number: it for number, it in held.items() if label_of(it.view)}
+                    self._carriers.keep(full, copied=-1)
 
     def _seal(self, memory: Memory) -> None:
         """What a saver would do, where there is none."""

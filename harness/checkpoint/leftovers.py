@@ -36,7 +36,7 @@ def sweep_run(run_dir: RunDir) -> str:
     found = ["the saver that outlived its launcher"] if _dismissed(whereabouts(run_dir)) else []
     directory = settings.values(record.settings).memory_dir
     folder = Folder.of(directory or SHARED, record.run_id)
-    if folder.remove_dead():
+    if folder.is_of(run_dir) and folder.remove_dead():
         found.append(str(folder.path))
     return f"taken away: {' and '.join(found)}" if found else "nothing was left of it"
 
@@ -97,7 +97,7 @@ def _dismissed(address: str) -> bool:
         if not watch.poll(_GONE_WITHIN_S * 1000):
             raise ValueError(
                 f"its saver, process {process}, has not ended in {_GONE_WITHIN_S:g} s and holds memory:"
-                " end it by SIGKILL"
+                " it may be saving that; wait, or end it by SIGKILL"
             )
         return True
     finally:

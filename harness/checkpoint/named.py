@@ -127,6 +127,10 @@ class Folder:
         """Take everything away."""
         shutil.rmtree(self.path, ignore_errors=True)
 
+    def is_of(self, run_dir: RunDir) -> bool:
+        """False where it is the run's that this one was copied from."""
+        return self._stranger(run_dir) is None
+
     def remove_dead(self) -> bool:
         """Take everything away unless its run lives, or is somebody else's; True if it is gone.
 

@@ -13,7 +13,7 @@ from harness.checkpoint.lineage import Chain, Departure
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.share import reports, write_shard
 from harness.checkpoint.slot import Kept
-from harness.checkpoint.store import Store, places_in
+from harness.checkpoint.store import Store
 from harness.checkpoint.tell import said, warn
 from harness.checkpoint.upkeep import discard
 from harness.events import Event, SaveCommitted, Tier
@@ -43,7 +43,8 @@ def rescue(
 ) -> None:
     """Commit the newest whole state in memory if it is newer than what is committed. Raises nothing.
 
-    One that holds NaN or Inf is left: nobody looked it through when it was copied.
+    One that holds NaN or Inf, or was damaged, is left for the next older one: nobody looked it through
+    when it was copied.
     """
     try:
         if not (states := whole(found)):
@@ -51,25 +52,14 @@ def rescue(
         store = open_store()
         departures = store.departures()
         chain = store.chain_of(departures)
-        names = store.inventory()
         committed = [it.step for it in store.committed() if chain.accepts(it.step, it.attempt)]
-        state = newest(states, chain)
-        if state is None or state.place.step <= max(committed, default=0):
-            return
-        place = _named(state.place, chain, departures, places_in(names))
-        if place is None:
-            return
-        if not_finite := next(filter(_is_spoilt, state.shares), None):
-            rank = not_finite.label.rank
-            warn(
-                f"the copy of step {place.step} is not saved: rank {rank}'s share holds NaN or Inf"
-            )
-            return
-        size = _written(store, place, state)
+        for state in newer(states, chain, max(committed, default=0)):
+            place = _named(state.place, chain, departures, store.places())
+            if place is not None and (size := _tried(store, place, state)) is not None:
+                tell(SaveCommitted(place.step, Tier.STORAGE, size), place.attempt)
+                return
     except BaseException as error:  # noqa: BLE001  # some storage errors are no `Exception`
         warn(f"what is in memory cannot be saved: {said(error)}")
-        return
-    tell(SaveCommitted(place.step, Tier.STORAGE, size), place.attempt)
 
 
 def whole(found: Sequence[Kept]) -> list[Whole]:
@@ -84,10 +74,24 @@ def whole(found: Sequence[Kept]) -> list[Whole]:
     ]
 
 
-def newest(states: Sequence[Whole], chain: Chain) -> Whole | None:
-    """The last one in the run's history, if one is of that."""
+def newer(states: Sequence[Whole], chain: Chain, step: int) -> list[Whole]:
+    """Those of the run's history that are beyond `step`, the newest first."""
     accepted = [it for it in states if chain.accepts(it.place.step, it.place.attempt)]
-    return max(accepted, key=lambda it: (it.place.step, it.place.attempt), default=None)
+    order = sorted(accepted, key=lambda it: (it.place.step, it.place.attempt), reverse=True)
+    return [it for it in order if it.place.step > step]
+
+
+def _tried(store: Store, place: Place, state: Whole) -> int | None:
+    """The size of what was committed; None, with a line, for a state that is not to be kept."""
+    if spoilt := next(filter(_is_spoilt, state.shares), None):
+        rank = spoilt.label.rank
+        warn(f"the copy of step {place.step} is not saved: rank {rank}'s share holds NaN or Inf")
+        return None
+    try:
+        return _written(store, place, state)
+    except SaveError as error:
+        warn(f"the copy of step {place.step} is not saved: {error}")
+        return None
 
 
 def _named(

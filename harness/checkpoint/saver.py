@@ -113,10 +113,14 @@ def _linger(
 
 
 def _folder(run_dir: RunDir) -> Folder | None:
-    """Where copies in memory have names, if they have; the script may have said that."""
+    """Where copies in memory have names, if they have; the script may have said that.
+
+    A copy of a run directory has none: there lies what is the original's.
+    """
     found = settings.read(run_dir.settings)
     directory = "" if found is None else settings.values(found.settings).memory_dir
-    return Folder.of(directory, found.run_id) if directory and found is not None else None
+    folder = Folder.of(directory, found.run_id) if directory and found is not None else None
+    return folder if folder is not None and folder.is_of(run_dir) else None
 
 
 def _parser() -> argparse.ArgumentParser:

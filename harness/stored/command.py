@@ -133,7 +133,7 @@ def rm(
     """
     store = opened(run).store
     listing = listings.listed(store, listings.now())
-    sound = {row.name for row in listing.rows if audit.is_sound(store, _place(row))}
+    sound = {row.name for row in listing.rows if audit.is_known_sound(store, _place(row))}
     removal = chosen(listing, steps, sound)
     if not removal.rows:
         raise Refusal(removal.refusal or "say which steps are to go", USAGE)

@@ -3,11 +3,13 @@
 import os
 import select
 import signal
+import threading
 from pathlib import Path
 from threading import Event
 
 import pytest
 
+from harness.checkpoint.patience import may_pass
 from harness.checkpoint.store import Store
 from harness.events import FaultInjected, Outcome, RunFinished
 from launch.claim import Claim
@@ -96,3 +98,17 @@ def test_a_storage_that_hangs_in_a_restart_s_claim_keeps_nobody_from_ending_the_
     assert bench.events(RunFinished) == [ending]
     assert bench.launch(*checkpoints, script).wait() == 0
     assert bench.attempts() == [1, 2]
+
+
+def test_a_claim_for_which_no_thread_is_left_fails_and_may_be_made_again(monkeypatch):
+    def none_left(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none_left)
+    claim = Claim(lambda: 1)
+    assert claim.is_over
+    assert select.select([claim], [], [], 0)[0] == [claim], "whoever waits for it is woken"
+    with pytest.raises(OSError, match="can't start new thread") as failed:
+        claim.number()
+    assert may_pass(failed.value)
+    claim.leave()

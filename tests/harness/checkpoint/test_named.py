@@ -90,7 +90,10 @@ def test_a_copy_of_a_run_directory_does_not_take_the_memory_of_the_run(tmp_path)
     os.close(folder.claim(original, os.getpid()))
     with pytest.raises(FileExistsError, match=r"holds copies of .*/run, which this run was copied"):
         folder.claim(copy, os.getpid())
+    assert folder.is_of(original)
+    assert not folder.is_of(copy), "so its saver, and a sweep of it, leave it alone"
     moved = RunDir.at(original.path.rename(tmp_path / "moved"))
+    assert folder.is_of(moved)
     os.close(folder.claim(moved, os.getpid()))
 
 
@@ -324,12 +327,14 @@ def test_a_saver_that_does_not_end_is_named_and_keeps_no_other_run_from_being_sw
         assert cli.main(["sweep", str(run_dir.path), str(other.path), "--all"]) == 1
     finally:
         saver.kill()
-    stuck = f"its saver, process {saver.pid}, has not ended in 0.2 s and holds memory: end it by"
+    stuck = (
+        f"its saver, process {saver.pid}, has not ended in 0.2 s and holds memory: it may be saving"
+    )
     said = capsys.readouterr()
-    assert said.err == f"harness: {stuck} SIGKILL\n"
+    assert said.err == f"harness: {stuck} that; wait, or end it by SIGKILL\n"
     assert said.out.splitlines() == [
         f"{other.path}: nothing was left of it",
-        f"left alone: {run_dir.path}: {stuck} SIGKILL",
+        f"left alone: {run_dir.path}: {stuck} that; wait, or end it by SIGKILL",
     ]
     until(lambda: not saver.is_running(), "the saver has gone")
 

@@ -80,6 +80,16 @@ def test_an_older_whole_state_is_saved_where_a_share_of_the_newest_is_torn(run):
     assert run.store().committed() == [Place(1, 1)]
 
 
+def test_an_older_sound_state_is_saved_where_the_newest_was_damaged(run, capfd):
+    with beside(run) as saver:
+        train(run, saver, 1, 2)
+        view = writable(saver, 1, 2)
+        view[_last_number(view)] ^= 1
+        saver.desk.rescue()
+    assert run.store().committed() == [Place(1, 1)]
+    assert "the copy of step 2 is not saved" in capfd.readouterr().err
+
+
 def test_memory_that_was_damaged_since_is_not_saved_and_leaves_nothing(run, capfd):
     with beside(run) as saver:
         train(run, saver, 2)

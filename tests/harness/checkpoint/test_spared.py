@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import points
-from harness.checkpoint.audit import is_sound, set_aside
-from harness.checkpoint.manifest import COMMIT, DamagedError, Place
+from harness.checkpoint.audit import is_known_sound, is_sound, set_aside
+from harness.checkpoint.manifest import COMMIT, DamagedError, Place, UnansweredError
 from harness.checkpoint.policy import Saved, Spared, is_leftover, surplus
 from harness.checkpoint.retention import make_room, retain, sweep
 from harness.checkpoint.store import Store
@@ -272,3 +272,14 @@ def test_a_sweep_takes_nothing_that_is_somebody_else_s(run):
     assert all((run.root / name).read_text() == "mine" for name in foreign)
     assert (run.root / "empty").is_dir()
     assert not (run.root / f"probe-{0:016x}").exists(), "it is ours, and nobody tries it any more"
+
+
+def test_what_cannot_be_read_now_is_not_known_to_be_good(run):
+    run.commit(10, world_size=1)
+    place = Place(10, 1)
+    silent = replace(run.store(), files=Unanswering(place.name, OSError(errno.EIO, "i/o error")))
+    silent = replace(silent, timeout_s=0.1)
+    assert is_known_sound(run.store(), place)
+    assert not is_known_sound(silent, place)
+    with pytest.raises(UnansweredError):
+        is_sound(silent, place)
