@@ -61,15 +61,13 @@ class Recollection:
 
     def places(self) -> list[Place]:
         """States of which every rank's share is there, for rank 0 to choose from."""
-        ranks: dict[Place, set[int]] = {}
-        for kept in self._kept():
-            ranks.setdefault(kept.label.place, set()).add(kept.label.rank)
-        if not ranks and (others := {kept.label.world_size for kept in self._whole()}):
+        found = self._kept()
+        if not found and (others := {kept.label.world_size for kept in self._whole()}):
             warn(
                 f"copies in memory are those of {max(others)} ranks, and there are {self._world_size}"
                 " now: they are not used, only what is in the storage"
             )
-        return [place for place, those in ranks.items() if len(those) == self._world_size]
+        return list(slot.whole(found))
 
     def manifest(self, place: Place) -> tuple[Manifest, bytes]:
         """What the shares at `place` make up, and its state. Raises `DamagedError`."""

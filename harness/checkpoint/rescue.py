@@ -6,13 +6,12 @@ failure would have cost.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from harness.checkpoint.commit import SaveError, check_layouts, publish
 from harness.checkpoint.lineage import Chain, Departure
 from harness.checkpoint.manifest import Place
 from harness.checkpoint.share import reports, write_shard
-from harness.checkpoint.slot import Kept
+from harness.checkpoint.slot import Kept, whole
 from harness.checkpoint.store import Store
 from harness.checkpoint.tell import said, warn
 from harness.checkpoint.upkeep import discard
@@ -27,15 +26,6 @@ _EXPONENTS = {
 }
 """Of each type of numbers: how they are read, bits of the fraction, bits of the exponent."""
 _AT_ONCE = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A state of which every rank's share is in memory."""
-
-    place: Place
-    shares: Sequence[Kept]
-    """By rank."""
 
 
 def rescue(
@@ -53,42 +43,26 @@ def rescue(
         departures = store.departures()
         chain = store.chain_of(departures)
         committed = [it.step for it in store.committed() if chain.accepts(it.step, it.attempt)]
-        for state in newer(states, chain, max(committed, default=0)):
-            place = _named(state.place, chain, departures, store.places())
-            if place is not None and (size := _tried(store, place, state)) is not None:
+        accepted = [it for it in states if chain.accepts(it.step, it.attempt)]
+        for copied in sorted(accepted, reverse=True):
+            if copied.step <= max(committed, default=0):
+                return
+            place = _named(copied, chain, departures, store.places())
+            if place is not None and (size := _tried(store, place, states[copied])) is not None:
                 tell(SaveCommitted(place.step, Tier.STORAGE, size), place.attempt)
                 return
     except BaseException as error:  # noqa: BLE001  # some storage errors are no `Exception`
         warn(f"what is in memory cannot be saved: {said(error)}")
 
 
-def whole(found: Sequence[Kept]) -> list[Whole]:
-    """The states of which every rank's share is there."""
-    shares: dict[Place, dict[int, Kept]] = {}
-    for kept in found:
-        shares.setdefault(kept.label.place, {})[kept.label.rank] = kept
-    return [
-        Whole(place, [those[rank] for rank in sorted(those)])
-        for place, those in shares.items()
-        if len(those) == next(iter(those.values())).label.world_size
-    ]
-
-
-def newer(states: Sequence[Whole], chain: Chain, step: int) -> list[Whole]:
-    """Those of the run's history that are beyond `step`, the newest first."""
-    accepted = [it for it in states if chain.accepts(it.place.step, it.place.attempt)]
-    order = sorted(accepted, key=lambda it: (it.place.step, it.place.attempt), reverse=True)
-    return [it for it in order if it.place.step > step]
-
-
-def _tried(store: Store, place: Place, state: Whole) -> int | None:
+def _tried(store: Store, place: Place, shares: Sequence[Kept]) -> int | None:
     """The size of what was committed; None, with a line, for a state that is not to be kept."""
-    if spoilt := next(filter(_is_spoilt, state.shares), None):
+    if spoilt := next(filter(_is_spoilt, shares), None):
         rank = spoilt.label.rank
         warn(f"the copy of step {place.step} is not saved: rank {rank}'s share holds NaN or Inf")
         return None
     try:
-        return _written(store, place, state)
+        return _written(store, place, shares)
     except SaveError as error:
         warn(f"the copy of step {place.step} is not saved: {error}")
         return None
@@ -109,22 +83,22 @@ def _named(
     return Place(place.step, attempt, max(trials, default=0) + 1)
 
 
-def _written(store: Store, place: Place, state: Whole) -> int:
+def _written(store: Store, place: Place, shares: Sequence[Kept]) -> int:
     """Write, describe and commit; the size in bytes. Raises what the storage does, and leaves nothing then."""
-    shares = [kept.about.share for kept in state.shares]
-    check_layouts([share.layout for share in shares])
+    described = [kept.about.share for kept in shares]
+    check_layouts([share.layout for share in described])
     store.begin(place)
     try:
         names, written = [], []
-        for kept in state.shares:
+        for kept in shares:
             for shard, sealed in zip(kept.about.share.shards, kept.files, strict=True):
                 record = write_shard(shard, kept.memory, place, store)
                 if record != sealed:
                     raise SaveError(f"{shard.name} is not what was copied: its memory was damaged")
                 names.append(shard.name)
                 written.append(record)
-        fingerprint = state.shares[0].about.fingerprint
-        return publish(store, place, reports(shares, names, written), fingerprint, lambda: None)
+        fingerprint = shares[0].about.fingerprint
+        return publish(store, place, reports(described, names, written), fingerprint, lambda: None)
     except BaseException:
         discard(store, place)
         raise

@@ -6,7 +6,7 @@ belongs to the one label whose nonce it bears.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -152,6 +152,15 @@ def kept(memory: memoryview) -> Kept | None:
         for shard, one in zip(known.share.shards, sealed.xxh3_128, strict=True)
     ]
     return Kept(label, known, files, memory)
+
+
+def whole(found: Iterable[Kept]) -> dict[Place, list[Kept]]:
+    """The states of which every rank's share is there, by rank; of two copies of one share, either."""
+    shares: dict[Place, dict[int, Kept]] = {}
+    for one in found:
+        shares.setdefault(one.label.place, {})[one.label.rank] = one
+    ordered = {place: [those[rank] for rank in sorted(those)] for place, those in shares.items()}
+    return {place: it for place, it in ordered.items() if len(it) == it[0].label.world_size}
 
 
 def checksum(content: memoryview) -> str:
