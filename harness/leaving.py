@@ -1,6 +1,7 @@
 """How a rank leaves the job: after its last step, or after the one that all agreed on.
 
-Either way its state is durable first. Where no launcher of ours does, rank 0 says how the run ended.
+Either way its state is durable first. Where no launcher of ours does, rank 0 says how the run ended. A
+loop that was left otherwise is told how to end.
 """
 
 import atexit

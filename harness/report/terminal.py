@@ -23,7 +23,7 @@ _STYLES = {"kept": "green", cells.LOST: "red"} | {
     kind: style for kind, (_, style) in strip.LOOKS.items()
 }
 _LEFT = (Standing.FAILED, Standing.DRAINED, Standing.INTERRUPTED)
-"""Before its end, and nobody holds its copies in memory any more."""
+"""How a run can be left before its end, by a launcher that says so."""
 _STANDINGS = {Standing.FINISHED: "bold green", Standing.GOING: "bold cyan"}
 
 
@@ -178,7 +178,7 @@ def _training(report: Report) -> Iterator[RenderableType]:
 
 
 def _uncommitted(report: Report) -> Iterator[RenderableType]:
-    """What a run that left before its end has to do again."""
+    """Steps of a run that was left before its end, which are in memory at best."""
     done = report.checkpoints.last_step or 0
     again = report.step - done
     if report.standing in _LEFT and again > 0:
